@@ -1,0 +1,58 @@
+# Everything a contributor needs; `make` alone lists it.  ARGS goes to pytest or to the benchmarks:
+#
+#     make test ARGS="-k lease -x"
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+SERVERS := $(PYTHON) tools/servers.py --
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench soak
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+install: $(STAMP) ## make .venv with Detent and its tools, in the pinned versions
+
+demo: $(STAMP) ## see a workflow survive a crash
+	@$(BIN)/detent demo
+
+test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
+	@$(SERVERS) $(BIN)/pytest $(ARGS)
+
+check: $(STAMP) ## lint, format, types, and the direction of imports
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "run $(BIN)/ruff format"; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/pytest -q tests/unit/test_architecture.py
+
+bench: $(STAMP) ## measure, on all three databases
+	@$(SERVERS) $(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP) ## run the tests that take minutes
+	@$(SERVERS) $(BIN)/pytest -m soak $(ARGS)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Detent needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
+	@$(call ensure_venv)
+	@echo "installing into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]" -c constraints.txt
+	@touch $@
+
+# Debian splits ensurepip off into a package of its own, without which `python3 -m venv` fails half-way.
+define ensure_venv
+if ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing python3-venv with apt-get"; \
+		apt-get -qq update || true; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3-venv >/dev/null; \
+	else \
+		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: python3-venv)"; \
+		exit 1; \
+	fi; \
+fi
+endef

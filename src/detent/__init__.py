@@ -1,0 +1,1 @@
+"""Detent: durable workflows for Python."""

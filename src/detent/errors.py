@@ -1,0 +1,402 @@
+"""Every error that Detent raises on purpose, in one tree.
+
+    DetentError
+    ├── DefinitionError            the code that describes a workflow is wrong
+    ├── ConfigurationError         the app is set up wrongly
+    │   ├── UnknownScheme          no database is known by that URL
+    │   ├── MissingDriver          the extra for that database is not installed
+    │   ├── UnknownDefinition      the app does not include what was asked for
+    │   └── UnknownQueue           the app does not declare that queue
+    ├── DatabaseError
+    │   ├── DatabaseUnavailable    it could not be reached, after retries
+    │   ├── SchemaTooOld           run `detent migrate`
+    │   ├── SchemaTooNew           upgrade the package
+    │   └── MigrationChanged       an applied migration is not what it was
+    ├── PayloadError
+    │   ├── NotSerializable        a value has no JSON form
+    │   ├── PayloadTooLarge        a value is larger than the app allows
+    │   └── CannotDecode           stored JSON does not fit the annotated type
+    └── RunError
+        ├── RunNotFound
+        ├── RunConflict            the id is taken by a run with another input
+        ├── AlreadyRunning         the hero has an active run of that type
+        ├── InvalidState           the verb does not apply in this state
+        ├── RunCanceled  RunPaused  RunFailed     how waiting for a result can end
+        ├── ResultTimeout          the result did not come in time
+        ├── DeadlineExceeded       the run was not done by its deadline
+        ├── LeaseLost              another worker owns the execution now
+        ├── StepFailed             a step's error whose class cannot be rebuilt
+        ├── StepTimeout  StepCrashed  ReceiveTimeout
+        ├── StepMismatch           a strict replay met other arguments
+        ├── StepOutsideRun         a step was called where it cannot be recorded
+        ├── CompensationFailed     what was done could not be undone
+        ├── TooManyRecoveries      the execution kept killing its worker
+        └── ReadinessOverflow      a bug: a node was settled too often
+
+Facts are fields, the message says what, which and what to do, and all of them
+survive a pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class DetentError(Exception):
+    """Base of every error that Detent raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls cls(*args), which fails for errors built from named
+        # fields; these cross process boundaries, so rebuild from the fields.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[DetentError], args: tuple[Any, ...], fields: dict[str, Any]) -> DetentError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class DefinitionError(DetentError):
+    """A step, a workflow or an option of one is described wrongly."""
+
+
+class ConfigurationError(DetentError):
+    """The app is set up wrongly."""
+
+
+@dataclass(eq=False)
+class UnknownScheme(ConfigurationError):
+    scheme: str
+
+    def __str__(self) -> str:
+        return (
+            f"no database is known by the scheme {self.scheme!r}; write sqlite:///file.db, "
+            f"postgresql://user@host/name or mysql://user@host/name"
+        )
+
+
+@dataclass(eq=False)
+class MissingDriver(ConfigurationError):
+    database: str
+    extra: str
+
+    def __str__(self) -> str:
+        return f"the driver for {self.database} is not installed; run: pip install 'detent[{self.extra}]'"
+
+
+@dataclass(eq=False)
+class UnknownDefinition(ConfigurationError):
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
+
+
+@dataclass(eq=False)
+class UnknownQueue(ConfigurationError):
+    queue: str
+    declared: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} is not declared by this app (it has {', '.join(self.declared)}); "
+            f"declare it: App(..., queues=[{self.queue!r}, ...])"
+        )
+
+
+class DatabaseError(DetentError):
+    """The database cannot do what Detent needs."""
+
+
+@dataclass(eq=False)
+class DatabaseUnavailable(DatabaseError):
+    database: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.database} cannot be reached: {self.reason}. Is the server running, and the URL right?"
+
+
+@dataclass(eq=False)
+class SchemaTooOld(DatabaseError):
+    found: int
+    needed: int
+
+    def __str__(self) -> str:
+        return (
+            f"the database has Detent's schema {self.found or 'nowhere'}, this version needs {self.needed}; "
+            f"run `detent migrate MODULE:APP` (or open the app with App(..., migrate=True))"
+        )
+
+
+@dataclass(eq=False)
+class SchemaTooNew(DatabaseError):
+    found: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"the database has Detent's schema {self.found}, this version knows up to {self.known}; "
+            f"upgrade the package: pip install --upgrade detent"
+        )
+
+
+@dataclass(eq=False)
+class MigrationChanged(DatabaseError):
+    version: int
+
+    def __str__(self) -> str:
+        return (
+            f"migration {self.version} was applied with another content than this version of Detent carries; "
+            f"install the version that made this database, or restore the database from a backup"
+        )
+
+
+class PayloadError(DetentError):
+    """A value cannot travel through the database."""
+
+
+@dataclass(eq=False)
+class NotSerializable(PayloadError):
+    what: str
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} cannot be stored: {self.type} has no JSON form ({self.reason}). "
+            f"Use plain values, dataclasses, msgspec Structs or pydantic models"
+        )
+
+
+@dataclass(eq=False)
+class PayloadTooLarge(PayloadError):
+    what: str
+    size: int
+    limit: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; store it elsewhere and "
+            f"pass a reference, or raise App(..., max_payload=...)"
+        )
+
+
+@dataclass(eq=False)
+class CannotDecode(PayloadError):
+    what: str
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} does not fit {self.type}: {self.reason}"
+
+
+class RunError(DetentError):
+    """Something about one run."""
+
+
+@dataclass(eq=False)
+class RunNotFound(RunError):
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id!r} in this database; `detent runs` lists them"
+
+
+@dataclass(eq=False)
+class RunConflict(RunError):
+    run_id: str
+    type: str
+
+    def __str__(self) -> str:
+        return (
+            f"run id {self.run_id!r} is taken by a run of {self.type} with another input; "
+            f"the same id always means the same work: choose another id"
+        )
+
+
+@dataclass(eq=False)
+class AlreadyRunning(RunError):
+    run_id: str
+    type: str
+    hero: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.hero} already has an active run of {self.type}: {self.run_id}; "
+            f"wait for it, cancel it, or start with app.options(allow_multiple=True)"
+        )
+
+
+@dataclass(eq=False)
+class InvalidState(RunError):
+    verb: str
+    run_id: str
+    state: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"cannot {self.verb} run {self.run_id}: it is {self.state}" + (
+            f"; {self.hint}" if self.hint else ""
+        )
+
+
+@dataclass(eq=False)
+class RunCanceled(RunError):
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} was canceled"
+
+
+@dataclass(eq=False)
+class RunPaused(RunError):
+    run_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} is paused ({self.reason}); fix the cause, then run.resume()"
+
+
+@dataclass(eq=False)
+class RunFailed(RunError):
+    """A run's own error, where its class cannot be rebuilt."""
+
+    run_id: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} failed with {self.type}: {self.message}"
+
+
+@dataclass(eq=False)
+class ResultTimeout(RunError, TimeoutError):
+    run_id: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} has no result yet (it is {self.state}); it goes on, ask again later"
+
+
+@dataclass(eq=False)
+class DeadlineExceeded(RunError):
+    run_id: str
+    deadline: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} was not done by its deadline, {self.deadline}"
+
+
+@dataclass(eq=False)
+class LeaseLost(RunError):
+    run_id: str
+    node: str
+    worker: str
+
+    def __str__(self) -> str:
+        return (
+            f"worker {self.worker} lost its lease on {self.node!r} of run {self.run_id}; "
+            f"another worker goes on, this result is discarded"
+        )
+
+
+@dataclass(eq=False)
+class StepFailed(RunError):
+    step: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} failed with {self.type}: {self.message}"
+
+
+@dataclass(eq=False)
+class StepTimeout(RunError, TimeoutError):
+    step: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} took longer than its timeout of {self.seconds:g} s"
+
+
+@dataclass(eq=False)
+class StepCrashed(RunError):
+    step: str
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} killed the process that it ran in"
+
+
+@dataclass(eq=False)
+class ReceiveTimeout(RunError, TimeoutError):
+    name: str
+
+    def __str__(self) -> str:
+        return f"no message {self.name!r} came in time; receive(..., default=...) returns a value instead"
+
+
+@dataclass(eq=False)
+class StepMismatch(RunError):
+    run_id: str
+    step: str
+    recorded: str
+    asked: str
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} cannot go on: step {self.step!r} was recorded with {self.recorded}, and the code "
+            f"now asks for {self.asked}. Finish the run with the code that began it, or guard the change with "
+            f"detent.patched()."
+        )
+
+
+@dataclass(eq=False)
+class StepOutsideRun(RunError):
+    step: str
+    where: str
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step!r} was called from {self.where}, where it would not be recorded. Carry the context "
+            f"along, contextvars.copy_context().run({self.step}, ...), or use {self.step}.spawn(...)"
+        )
+
+
+@dataclass(eq=False)
+class CompensationFailed(RunError):
+    step: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"the compensation of step {self.step!r} failed: {self.message}; run.resume() tries it again"
+
+
+@dataclass(eq=False)
+class TooManyRecoveries(RunError):
+    node: str
+    recoveries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node!r} took its worker down {self.recoveries} times without getting anywhere; "
+            f"run.resume() gives it a fresh budget"
+        )
+
+
+@dataclass(eq=False)
+class ReadinessOverflow(RunError):
+    run_id: str
+    node: str
+    settled: int
+    required: int
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node!r} of run {self.run_id} was settled {self.settled} times of {self.required}; "
+            f"this is a bug in Detent, please report it"
+        )

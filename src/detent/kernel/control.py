@@ -1,0 +1,40 @@
+"""Control from outside: which verb applies in which state.  Pure."""
+
+from __future__ import annotations
+
+from ..errors import InvalidState
+from .model import RunState, Step, StepState
+
+_ALLOWED = {
+    "pause": (RunState.READY,),
+    "resume": (RunState.PAUSED, RunState.FAILED),
+    "cancel": (RunState.READY, RunState.PAUSED),
+}
+
+
+def check(verb: str, run_id: str, state: str) -> None:
+    """Raise InvalidState unless `verb` applies to a run in `state`."""
+    if state not in _ALLOWED[verb]:
+        raise InvalidState(verb, run_id, state, _HINTS.get((verb, state), ""))
+
+
+_HINTS = {
+    ("resume", RunState.READY): "it goes on by itself",
+    ("resume", RunState.CANCELED): "app.fork(run, from_step=...) begins a new run from one of its steps",
+    ("resume", RunState.FINISHED): "app.fork(run, from_step=...) begins a new run from one of its steps",
+    ("pause", RunState.PAUSED): "run.resume() lets it go on",
+}
+
+
+def set_aside(steps: list[Step]) -> list[Step]:
+    """The recorded failures that a resume forgets: those behind the last success.
+
+    A failure that the workflow caught, and went on from, stays.
+    """
+    done = max((step.seq for step in steps if step.state == StepState.COMPLETED), default=0)
+    return [step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING) and step.seq > done]
+
+
+def undone(steps: list[Step]) -> bool:
+    """Whether compensations of this run have run."""
+    return any(step.kind == "undo" for step in steps)

@@ -1,0 +1,73 @@
+"""The journal: matching what a replay asks for to what was recorded.
+
+A step is known by its name and by how often it was asked for in its scope:
+`charge`, `charge#2`.  So adding a step to the code does not move the others.
+
+A scope is the main line of the workflow, or one task that it started; tasks
+count for themselves, because which of two gets on first may differ from replay
+to replay.  The main line writes `charge#2`, its first task `1/charge#2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .model import Step, StepState
+
+FINAL = (StepState.COMPLETED, StepState.FAILED)
+
+
+class Scope:
+    """One line of calls: counts names, and the tasks that it started."""
+
+    __slots__ = ("_children", "_counts", "path")
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._counts: dict[str, int] = {}
+        self._children = 0
+
+    def key(self, name: str) -> str:
+        """The key of the next call of `name`."""
+        count = self._counts.get(name, 0) + 1
+        self._counts[name] = count
+        key = name if count == 1 else f"{name}#{count}"
+        return f"{self.path}{key}"
+
+    def child(self) -> Scope:
+        self._children += 1
+        return Scope(f"{self.path}{self._children}/")
+
+
+class Journal:
+    """What a run has recorded so far, and what this replay has asked for."""
+
+    __slots__ = ("_asked", "_entries", "_seq")
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self._entries = {step.key: step for step in steps}
+        self._seq = max((step.seq for step in self._entries.values()), default=0)
+        self._asked: set[str] = set()
+
+    def find(self, key: str) -> Step | None:
+        """What is recorded under `key`; asking marks it as still wanted by the code."""
+        self._asked.add(key)
+        return self._entries.get(key)
+
+    def put(self, step: Step) -> Step:
+        """Take over an entry that is durable now."""
+        self._entries[step.key] = step
+        return step
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def completed(self) -> list[Step]:
+        """What succeeded, in the order of its recording."""
+        done = [step for step in self._entries.values() if step.state == StepState.COMPLETED]
+        return sorted(done, key=lambda step: step.seq)
+
+    def unasked(self) -> list[Step]:
+        """What is recorded, and the code of today never asked for."""
+        return [step for key, step in self._entries.items() if key not in self._asked]

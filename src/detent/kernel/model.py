@@ -1,0 +1,378 @@
+"""The nouns: runs, executions, journal entries, and the operations on them.
+
+Everything here is plain data that goes into a batch as JSON, so that any
+number of rows is one parameter of one statement.  Times are microseconds.
+
+An execution that waits is `scheduled` to the world.  The database tells four
+kinds of waiting apart, so that claiming only ever looks at what is due:
+
+    ready    may be claimed now
+    timer    becomes ready at `scheduled_for`
+    parked   becomes ready when what it awaits has happened (or at `scheduled_for`)
+    held     its run is paused
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+MAIN = "main"
+
+
+class RunState(StrEnum):
+    READY = "ready"
+    PERFORMING = "performing"  # never stored: a run with something executing
+    PAUSED = "paused"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL_RUN_STATES
+
+
+FINAL_RUN_STATES = frozenset({RunState.FINISHED, RunState.FAILED, RunState.CANCELED})
+
+
+class ExecutionState(StrEnum):
+    READY = "ready"
+    TIMER = "timer"
+    PARKED = "parked"
+    HELD = "held"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    SKIPPED = "skipped"
+
+    @property
+    def public(self) -> str:
+        """The state as people see it: all four kinds of waiting are `scheduled`."""
+        return "scheduled" if self in SCHEDULED_STATES else str(self)
+
+
+SCHEDULED_STATES = frozenset(
+    {ExecutionState.READY, ExecutionState.TIMER, ExecutionState.PARKED, ExecutionState.HELD}
+)
+
+
+class StepState(StrEnum):
+    """What the journal knows of a step."""
+
+    EXECUTING = "executing"  # seen running; runs again after a crash
+    RETRYING = "retrying"  # failed, to be tried again at `wake_at`
+    WAITING = "waiting"  # a sleep or a receive that has begun
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class _Row(msgspec.Struct, kw_only=True):
+    """A row as it travels to and from the database."""
+
+
+class NewRun(_Row):
+    id: str
+    type: str
+    kind: str
+    queue: str
+    priority: int
+    input: str
+    created_at: int
+    parent: str | None = None
+    parent_key: str | None = None
+    hero_type: str | None = None
+    hero_id: str | None = None
+    exclusive: int = 0
+    deadline: int | None = None
+    forked_from: str | None = None
+
+
+class NewExecution(_Row):
+    run_id: str
+    node: str
+    attempt: int
+    kind: str
+    job: str
+    queue: str
+    precedence: int
+    state: str
+    created_at: int
+    scheduled_for: int | None
+    topic: str | None = None
+    input: str | None = None
+    worker: str | None = None
+    token: str | None = None
+    deliveries: int = 0
+    recoveries: int = 0
+    failures: int = 0
+    started_at: int | None = None
+
+
+class Step(_Row):
+    """One entry of a run's journal."""
+
+    run_id: str
+    key: str = msgspec.field(name="step_key")
+    seq: int
+    kind: str
+    name: str
+    state: str
+    written_by: int  # the attempt of `main` that wrote it: shows progress to a rescuer
+    attempt: int = 1
+    input: str | None = None
+    result: str | None = None
+    error: str | None = None
+    wake_at: int | None = None
+    undo: str | None = None
+    progress: str | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+
+
+class Error(msgspec.Struct, omit_defaults=True):
+    """An exception as it is stored."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    args: Any = None
+    fields: Any = None
+    rebuildable: bool = False
+
+
+class Lease(_Row, frozen=True):
+    """Who may settle an execution: a worker, by a token of this delivery."""
+
+    worker: str
+    token: str
+
+
+class ExecutionKey(_Row, frozen=True):
+    run_id: str
+    node: str
+    attempt: int
+
+
+class Claimed(_Row):
+    """An execution that a worker holds, with what it needs to know of the run."""
+
+    run_id: str
+    node: str
+    attempt: int
+    kind: str
+    job: str
+    queue: str
+    precedence: int
+    worker: str
+    token: str
+    deliveries: int
+    recoveries: int
+    failures: int
+    input: str | None
+    topic: str | None
+    type: str
+    run_input: str
+    run_state: str
+    parent: str | None
+    parent_key: str | None
+    deadline: int | None
+    forked_from: str | None
+    started_at: int | None = None
+
+
+# What a run awaits before it goes on.
+
+
+class Await(_Row):
+    """One thing that a parked run waits for.
+
+    `kind` is `steps` (spawned executions of this run with that topic), `child`
+    (a run of that id) or `message` (one of that name).
+    """
+
+    run_id: str
+    kind: str
+    name: str
+
+    @property
+    def topic(self) -> str:
+        return topic_of(self.kind, self.name)
+
+
+def topic_of(kind: str, name: str) -> str:
+    """The readiness row that an event of this kind increments."""
+    return f"{kind}:{name}"
+
+
+# Operations: what the committer carries to the store.  One operation happens
+# whole or not at all; operations of one batch share a transaction.
+
+
+class Operation(msgspec.Struct, kw_only=True):
+    """A write that shares its commit with others."""
+
+
+class Start(Operation):
+    """Begin runs.  With `chosen` ids, a run that exists already is found, not made."""
+
+    runs: list[NewRun]
+    executions: list[NewExecution]
+    steps: list[Step] = []
+    chosen: bool = False
+    remote: bool = False  # some of it is for other processes: wake them
+
+
+class Record(Operation):
+    """Write journal entries of a run that `worker` holds, and what belongs to them."""
+
+    worker: str
+    run_id: str
+    steps: list[Step] = []
+    executions: list[NewExecution] = []
+    children: Start | None = None
+    consume: list[int] = []
+
+
+class Park(Operation):
+    """Put an execution down until a time, or until something that it awaits."""
+
+    worker: str
+    key: ExecutionKey
+    token: str
+    now: int
+    wake_at: int | None = None
+    awaits: list[Await] = []
+    steps: list[Step] = []
+
+
+class RunEnd(_Row):
+    state: str
+    result: str | None = None
+    error: str | None = None
+
+
+class HistoryEvent(_Row):
+    run_id: str
+    happened_at: int
+    event: str
+    detail: str = "null"
+
+
+class SettlePlan(_Row):
+    """What follows from one finished execution (kernel.settle makes it)."""
+
+    state: str
+    outcome: str
+    result: str | None = None
+    error: str | None = None
+    again: NewExecution | None = None
+    topic: str | None = None
+    run: RunEnd | None = None
+    history: list[HistoryEvent] = []
+
+
+class Settle(Operation):
+    """End an execution, and all that follows from it."""
+
+    worker: str
+    key: ExecutionKey
+    token: str
+    now: int
+    plan: SettlePlan
+    parent: str | None = None
+    steps: list[Step] = []
+
+
+class Send(Operation):
+    """Put a message before a run; the same id again changes nothing."""
+
+    run_id: str
+    message_id: str
+    name: str
+    value: str
+    sent_at: int
+
+
+# Answers.
+
+
+class Started(_Row):
+    id: str
+    created: bool
+
+
+class Verdict(StrEnum):
+    APPLIED = "applied"
+    STALE = "stale"  # the lease was lost: nothing was changed
+
+
+class Settled(_Row):
+    verdict: Verdict
+    run_state: str = RunState.READY
+    ended: RunEnd | None = None
+    woken: bool = False
+
+
+class Message(_Row):
+    seq: int
+    name: str
+    value: str
+
+
+class RunRow(_Row):
+    """A run as it is read back."""
+
+    id: str
+    type: str
+    kind: str
+    state: str
+    queue: str
+    priority: int
+    input: str
+    result: str | None
+    error: str | None
+    parent: str | None
+    parent_key: str | None
+    hero_type: str | None
+    hero_id: str | None
+    deadline: int | None
+    forked_from: str | None
+    created_at: int
+    finished_at: int | None
+    performing: int = 0
+
+
+class ExecutionRow(_Row):
+    run_id: str
+    node: str
+    attempt: int
+    kind: str
+    job: str
+    queue: str
+    state: str
+    outcome: str | None
+    scheduled_for: int | None
+    worker: str | None
+    recoveries: int
+    failures: int
+    result: str | None
+    error: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+class WorkerRow(_Row):
+    id: str
+    name: str
+    pid: int
+    queues: str
+    concurrency: int
+    lock_no: int
+    started_at: int
+    beat_at: int
+    lease_until: int

@@ -1,0 +1,204 @@
+"""Settling: what follows from one finished execution.
+
+`settle` alone decides what an outcome means, for the execution and for its run.
+It is a pure function, and the store obeys its plan inside one transaction:
+
+    (graph, node, ending)  ->  SettlePlan
+
+    1. An execution settles once; the store's guard is the delivery token.
+    2. An outcome fixes the execution's state and what becomes of the run.
+    3. A run is finished when its end is reached: an invisible node that needs
+       every sink.  A durable function is a graph of one node, `main`.
+    4. Under a canceled run nothing follows: the end is recorded as canceled.
+
+Nothing here reads a clock, opens a connection, or calls user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+import msgspec
+
+from .model import (
+    MAIN,
+    Claimed,
+    ExecutionState,
+    HistoryEvent,
+    NewExecution,
+    RunEnd,
+    RunState,
+    SettlePlan,
+)
+from .policies import recovery_wait
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Outcome(StrEnum):
+    SUCCESS = "success"
+    FAILED = "failed"  # a durable function raised, or a spawned step did for the last time
+    REATTEMPTED = "reattempted"
+    REATTEMPTED_BY_EXCEPTION = "reattempted_by_exception"
+    SKIPPED_BY_EXCEPTION = "skipped_by_exception"
+    PAUSED_BY_EXCEPTION = "paused_by_exception"
+    CANCELED_BY_EXCEPTION = "canceled_by_exception"
+    CANCELED_BY_OPERATOR = "canceled_by_operator"
+    RECOVERED = "recovered"
+
+
+class Then(StrEnum):
+    """What becomes of the run."""
+
+    GOES_ON = "goes_on"
+    AGAIN = "again"
+    FAILS = "fails"
+    PAUSES = "pauses"
+    CANCELS = "cancels"
+
+
+# Outcome -> (state of the execution, what becomes of the run).
+TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
+    Outcome.SUCCESS: (ExecutionState.COMPLETED, Then.GOES_ON),
+    Outcome.FAILED: (ExecutionState.FAILED, Then.FAILS),
+    Outcome.REATTEMPTED: (ExecutionState.COMPLETED, Then.AGAIN),
+    Outcome.REATTEMPTED_BY_EXCEPTION: (ExecutionState.FAILED, Then.AGAIN),
+    Outcome.SKIPPED_BY_EXCEPTION: (ExecutionState.SKIPPED, Then.GOES_ON),
+    Outcome.PAUSED_BY_EXCEPTION: (ExecutionState.FAILED, Then.PAUSES),
+    Outcome.CANCELED_BY_EXCEPTION: (ExecutionState.FAILED, Then.CANCELS),
+    Outcome.CANCELED_BY_OPERATOR: (ExecutionState.CANCELED, Then.CANCELS),
+    Outcome.RECOVERED: (ExecutionState.FAILED, Then.AGAIN),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Which node needs which.  What needs nothing begins; what nothing needs is a sink."""
+
+    needs: Mapping[str, tuple[str, ...]]
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        needed = {node for needs in self.needs.values() for node in needs}
+        return tuple(node for node in self.needs if node not in needed)
+
+
+FUNCTION = Graph({MAIN: ()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an execution ended, as the worker saw it."""
+
+    outcome: Outcome
+    now: int
+    result: str | None = None
+    error: str | None = None
+    wait: int = 0  # before the next attempt, where there is one
+
+
+def settle(graph: Graph, execution: Claimed, ending: Ending) -> SettlePlan:
+    """Return what follows when `execution` ends like this."""
+    state, then = TRANSITIONS[ending.outcome]
+    plan = SettlePlan(
+        state=state, outcome=ending.outcome, result=ending.result, error=ending.error, topic=execution.topic
+    )
+    if then is Then.AGAIN:
+        plan.topic = None  # whoever waits for it waits on
+        plan.again = next_attempt(execution, ending)
+        plan.history = [_event(execution, ending)]
+    elif execution.kind == "step":
+        if then in (Then.PAUSES, Then.CANCELS):
+            plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
+    elif then is not Then.GOES_ON:
+        plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
+    elif graph.sinks == (execution.node,):
+        plan.run = RunEnd(state=RunState.FINISHED, result=ending.result)
+    return plan
+
+
+_RUN_AFTER = {Then.FAILS: RunState.FAILED, Then.PAUSES: RunState.PAUSED, Then.CANCELS: RunState.CANCELED}
+
+
+def next_attempt(execution: Claimed, ending: Ending) -> NewExecution:
+    """The execution that follows a failed, reattempted or orphaned one."""
+    orphaned = ending.outcome is Outcome.RECOVERED
+    failed = ending.outcome is Outcome.REATTEMPTED_BY_EXCEPTION
+    return NewExecution(
+        run_id=execution.run_id,
+        node=execution.node,
+        attempt=execution.attempt + 1,
+        kind=execution.kind,
+        job=execution.job,
+        queue=execution.queue,
+        precedence=execution.precedence,
+        state=waiting_state(ending.now + ending.wait, ending.now),
+        created_at=ending.now,
+        scheduled_for=ending.now + ending.wait,
+        topic=execution.topic,
+        input=execution.input,
+        # A replay needs the journal: an execution that continues another is never "fresh".
+        deliveries=1,
+        recoveries=execution.recoveries + 1 if orphaned else 0,
+        failures=execution.failures + 1 if failed else execution.failures,
+    )
+
+
+def waiting_state(due: int | None, now: int) -> ExecutionState:
+    """How an execution waits for `due`."""
+    if due is None:
+        return ExecutionState.PARKED
+    return ExecutionState.READY if due <= now else ExecutionState.TIMER
+
+
+def under(run_state: str, plan: SettlePlan) -> SettlePlan:
+    """Return the plan as it holds for a run that is in `run_state` by now."""
+    if run_state == RunState.CANCELED:
+        return SettlePlan(
+            state=ExecutionState.CANCELED,
+            outcome=Outcome.CANCELED_BY_OPERATOR,
+            result=plan.result,
+            error=plan.error,
+            again=None,
+            history=plan.history,
+        )
+    if run_state in (RunState.FINISHED, RunState.FAILED):
+        plan.run = None
+    elif run_state == RunState.PAUSED and plan.again is not None:
+        plan.again.state = ExecutionState.HELD
+    return plan
+
+
+def recover(execution: Claimed, *, progressed: bool, max_recoveries: int, error: str, now: int) -> SettlePlan:
+    """Return what follows when the worker of `execution` is dead.
+
+    An attempt that wrote something into the journal got somewhere, so the
+    count begins anew: only what dies again and again at one place is stopped.
+    """
+    if progressed:
+        execution.recoveries = 0
+    if execution.recoveries >= max_recoveries and execution.run_state == RunState.READY:
+        plan = SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED, error=error)
+        plan.run = RunEnd(state=RunState.PAUSED, error=error)
+        return plan
+    wait = recovery_wait(execution.recoveries + 1) // _MICROSECOND
+    ending = Ending(outcome=Outcome.RECOVERED, now=now, wait=wait)
+    plan = settle(FUNCTION, execution, ending)
+    if execution.run_state == RunState.PAUSED and plan.again is not None:
+        plan.again.state = ExecutionState.HELD
+    return plan
+
+
+def _event(execution: Claimed, ending: Ending) -> HistoryEvent:
+    detail = (
+        f'{{"node":{_quoted(execution.node)},"attempt":{execution.attempt},"error":{ending.error or "null"}}}'
+    )
+    return HistoryEvent(run_id=execution.run_id, happened_at=ending.now, event=str(ending.outcome), detail=detail)
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()

@@ -1,0 +1,255 @@
+"""What a store is made of: a driver that talks to one database, and transactions on it.
+
+A `Driver` knows a database's library and its quirks; `Tx` runs statements in one
+transaction; the verbs (sql.py and its neighbours) are written once over both.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from ..errors import DatabaseUnavailable
+from ..kernel.model import Operation, WorkerRow
+from .statements import Statements
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Trouble(Enum):
+    """What an error of the database means to us."""
+
+    UNIQUE = "unique"  # a row with that key is there already
+    RETRY = "retry"  # deadlock, serialisation, busy: the same again may work
+    GONE = "gone"  # the connection or the server is lost: unknown whether it committed
+    OTHER = "other"
+
+
+class Office(Protocol):
+    """Which workers live.  A worker's sign of life dies with its process, without a clock."""
+
+    def take(self, worker: WorkerRow) -> None:
+        """Show that this worker lives, for as long as this process does; twice renews it."""
+        ...
+
+    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
+        """Those of whom it is known that their process is gone."""
+        ...
+
+    def leave(self) -> None: ...
+
+
+class Listener(Protocol):
+    """Notifications from other processes."""
+
+    def wait(self, seconds: float) -> list[str]:
+        """Payloads that came, waiting at most so long.  An empty payload: something changed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """One database: its library, its dialect, its errors."""
+
+    name: str
+    statements: Statements
+    writing: Any  # the lock that all lanes share where only one may write; else None
+    reading: Any  # the same for reads
+
+    def connect(self) -> Any:
+        """Open a connection in autocommit mode."""
+        ...
+
+    def begin(self, connection: Any) -> None: ...
+
+    def cursor(self, connection: Any) -> Any:
+        """A cursor that returns tuples, whatever the connection's own habits."""
+        ...
+
+    def adapt(self, fragment: str) -> str:
+        """Write `:name` as this driver wants it."""
+        ...
+
+    def trouble(self, error: BaseException) -> Trouble: ...
+
+    def is_missing_table(self, error: BaseException) -> bool: ...
+
+    def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
+        """A way to apply this batch in a single statement, where there is one."""
+        ...
+
+    def notify(self, tx: Tx, payload: str) -> None:
+        """Wake other processes when `tx` commits."""
+        ...
+
+    def committed(self, tx: Tx) -> None:
+        """Called when `tx` is durable."""
+        ...
+
+    def listener(self) -> Listener: ...
+
+    def office(self) -> Office: ...
+
+    def migration_lock(self, tx: Tx) -> None: ...
+
+    def script(self, connection: Any, text: str) -> None:
+        """Run a migration's statements."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Tx:
+    """Statements in one transaction."""
+
+    __slots__ = ("connection", "driver", "news", "sql")
+
+    def __init__(self, driver: Driver, connection: Any) -> None:
+        self.driver = driver
+        self.connection = connection
+        self.sql = driver.statements
+        self.news: list[str] = []  # payloads for other processes, where a commit does not carry them
+
+    def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
+        cursor = self.driver.cursor(self.connection)
+        try:
+            cursor.execute(statement, params)
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def run(self, statement: str, **params: Any) -> int:
+        """Execute, and return how many rows were changed."""
+        cursor = self.driver.cursor(self.connection)
+        try:
+            cursor.execute(statement, params)
+            return int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+
+def batch(rows: Any) -> str:
+    """Return the one JSON parameter that carries `rows`."""
+    return _ENCODER.encode(rows).decode()
+
+
+def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Return rows whose columns are in the order of the struct's fields, as structs."""
+    names = struct.__struct_fields__
+    return [struct(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def pyformat(statements: Statements) -> Statements:
+    """All statements, for drivers that write parameters as `%(name)s`."""
+    changed = {field.name: named_to_pyformat(getattr(statements, field.name)) for field in fields(statements)}
+    return replace(statements, **changed)
+
+
+def named_to_pyformat(statement: str) -> str:
+    """`:name` to `%(name)s`, for drivers that write parameters so."""
+    return re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", statement.replace("%", "%%"))
+
+
+class Lane:
+    """A connection of its own for one purpose, opened when first needed, replaced when it breaks."""
+
+    def __init__(self, driver: Driver, lock: Any | None = None) -> None:
+        self._driver = driver
+        self._lock = lock if lock is not None else threading.RLock()
+        self._connection: Any = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        """Begin; commit at the end; roll back on an error."""
+        with self._lock:
+            connection = self._open()
+            try:
+                self._driver.begin(connection)
+                tx = Tx(self._driver, connection)
+                yield tx
+                connection.commit()
+            except BaseException as error:
+                self._undo(connection, error)
+                raise
+        if tx.news:
+            self._driver.committed(tx)
+
+    @contextmanager
+    def autocommit(self) -> Iterator[Tx]:
+        """Each statement for itself."""
+        with self._lock:
+            connection = self._open()
+            try:
+                yield Tx(self._driver, connection)
+            except BaseException as error:
+                self._undo(connection, error)
+                raise
+
+    def _open(self) -> Any:
+        if self._connection is None:
+            try:
+                self._connection = self._driver.connect()
+            except Exception as error:
+                if self._driver.trouble(error) is Trouble.GONE:
+                    raise DatabaseUnavailable(self._driver.name, str(error).strip()) from error
+                raise
+        return self._connection
+
+    def _undo(self, connection: Any, error: BaseException) -> None:
+        try:
+            if self._driver.trouble(error) is not Trouble.GONE:
+                connection.rollback()
+                return
+        except Exception as broken:
+            if self._driver.trouble(broken) is Trouble.OTHER:
+                raise
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the connection; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except Exception as error:
+                if self._driver.trouble(error) is Trouble.OTHER:
+                    raise
+
+    def close(self) -> None:
+        with self._lock:
+            self.drop()
+
+
+class Pool:
+    """A few lanes for whoever needs one: reads and transactional steps."""
+
+    def __init__(self, driver: Driver, size: int) -> None:
+        self._driver = driver
+        self._free: list[Lane] = []
+        self._slots = threading.BoundedSemaphore(size)
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def lane(self) -> Iterator[Lane]:
+        with self._slots:
+            with self._guard:
+                lane = self._free.pop() if self._free else Lane(self._driver, self._driver.reading)
+            try:
+                yield lane
+            finally:
+                with self._guard:
+                    self._free.append(lane)
+
+    def close(self) -> None:
+        with self._guard:
+            for lane in self._free:
+                lane.close()
+            self._free.clear()

@@ -1,0 +1,129 @@
+"""Pause, resume, cancel: from outside, in one transaction, under the run's lock."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import InvalidState, RunNotFound
+from ..kernel.control import check, set_aside, undone
+from ..kernel.model import (
+    MAIN,
+    Claimed,
+    HistoryEvent,
+    NewExecution,
+    RunRow,
+    RunState,
+    topic_of,
+)
+from ..kernel.settle import Ending, Outcome, next_attempt
+from .base import Tx, batch, rows_to
+from .batch import Changes, settle_readiness
+from .leases import journal
+
+
+def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
+    """Stop new executions at once; what executes ends and is recorded."""
+    run = lock(tx, run_id)
+    check("pause", run_id, run.state)
+    _set_state(tx, run, RunState.PAUSED, None, now)
+    tx.run(tx.sql.hold, id=run_id)
+    note(tx, run_id, "paused", {"by": "operator", "reason": reason}, now)
+    return run
+
+
+def resume(tx: Tx, run_id: str, *, now: int) -> RunRow:
+    """Let a paused run go on, or take a failed one up again with a fresh budget."""
+    run = lock(tx, run_id)
+    check("resume", run_id, run.state)
+    if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
+        raise InvalidState("resume", run_id, "failed and undone", "app.fork(run, from_step=...) begins anew")
+    _resume_locked(tx, run, now)
+    return run
+
+
+def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
+    steps = journal(tx, [run.id])[run.id]
+    forgotten = set_aside([step for step in steps if step.kind not in ("spawn", "child")])
+    if forgotten:
+        tx.run(tx.sql.delete_steps, id=run.id, rows=batch([{"step_key": step.key} for step in forgotten]))
+    for step in forgotten:
+        note(tx, run.id, "set_aside", {"step": step.key, "error": _raw(step.error)}, now)
+    _set_state(tx, run, RunState.READY, None, now)
+    tx.run(tx.sql.unhold, id=run.id, now=now)
+    again = [_fresh(row, now) for row in _stopped(tx, run.id)]
+    if again:
+        tx.run(tx.sql.insert_executions, rows=batch(again))
+    note(tx, run.id, "resumed", {"from": run.state}, now)
+    for child, state in tx.query(tx.sql.children, id=run.id):
+        if state == RunState.FAILED:
+            _resume_locked(tx, lock(tx, child), now)
+
+
+def _stopped(tx: Tx, run_id: str) -> list[Claimed]:
+    """The nodes whose latest attempt failed for good."""
+    latest: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run_id))
+    failed = {(row[0], row[1]) for row in tx.query(tx.sql.failed_attempts, id=run_id)}
+    return [row for row in latest if (row.node, row.attempt) in failed]
+
+
+def _fresh(execution: Claimed, now: int) -> NewExecution:
+    again = next_attempt(execution, Ending(outcome=Outcome.REATTEMPTED, now=now))
+    again.failures = 0
+    again.recoveries = 0
+    return again
+
+
+def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
+    """End a run and its children; return the ids of all that were canceled.
+
+    What has a compensation is undone by a worker, after this.
+    """
+    run = lock(tx, run_id)
+    check("cancel", run_id, run.state)
+    canceled: list[str] = []
+    _cancel_locked(tx, run, reason, now, canceled)
+    return canceled
+
+
+def _cancel_locked(tx: Tx, run: RunRow, reason: str | None, now: int, canceled: list[str]) -> None:
+    canceled.append(run.id)
+    _set_state(tx, run, RunState.CANCELED, run.error, now)
+    undoing = tx.query(tx.sql.undoable, id=run.id)[0][0]
+    tx.run(tx.sql.cancel_executions, id=run.id, now=now, keep=MAIN if undoing else "")
+    tx.run(tx.sql.clear_readiness, rows=batch([{"id": run.id}]))
+    if undoing:
+        tx.run(tx.sql.unhold, id=run.id, now=now)
+        tx.run(tx.sql.wake, rows=batch([{"id": run.id}]), now=now)
+    note(tx, run.id, "canceled", {"reason": reason}, now)
+    for child, state in tx.query(tx.sql.children, id=run.id):
+        if state in (RunState.READY, RunState.PAUSED):
+            _cancel_locked(tx, lock(tx, child), "its parent was canceled", now, canceled)
+    if run.parent is not None:
+        changes = Changes(now=now)
+        changes.settled[run.parent, topic_of("child", run.id)] += 1
+        settle_readiness(tx, changes)
+
+
+def lock(tx: Tx, run_id: str) -> RunRow:
+    rows = tx.query(tx.sql.lock_run, id=run_id)
+    if not rows:
+        raise RunNotFound(run_id)
+    return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))
+
+
+def note(tx: Tx, run_id: str, event: str, detail: object, now: int) -> None:
+    """Add a line to the run's history."""
+    line = HistoryEvent(
+        run_id=run_id, happened_at=now, event=event, detail=msgspec.json.encode(detail).decode()
+    )
+    tx.run(tx.sql.insert_history, rows=batch([line]))
+
+
+def _set_state(tx: Tx, run: RunRow, state: RunState, error: str | None, now: int) -> None:
+    tx.run(
+        tx.sql.set_run_state, id=run.id, state=str(state), error=error, finished_at=now if state.final else None
+    )
+
+
+def _raw(text: str | None) -> msgspec.Raw:
+    return msgspec.Raw((text or "null").encode())

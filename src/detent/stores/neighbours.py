@@ -1,0 +1,181 @@
+"""Other processes on the same SQLite file: who lives, and how to wake them.
+
+Beside `shop.db` lies a folder `shop.db-detent` with a lock file for each worker
+(the kernel drops the lock when its process dies, however it dies) and a socket
+for each process that listens.  A commit that leaves work for others sends a
+datagram to each; what writes to the file by other ways, or cannot reach a socket,
+is noticed by `PRAGMA data_version` a little later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ..ids import uuid7
+from ..kernel.model import WorkerRow
+
+_POLL = 0.05  # seconds between two looks at data_version
+_LONGEST_SOCKET_PATH = 100
+_LONGEST_PAYLOAD = 32_000
+
+
+class Neighbours:
+    """The folder beside the database."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.own: str | None = None  # our own socket's name: we do not wake ourselves
+
+    def tell(self, payloads: Sequence[str]) -> None:
+        """Send each payload to every other process that listens."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.folder):
+                if entry.name.endswith(".sock") and entry.name != self.own:
+                    self._send(entry.path, payloads)
+
+    def _send(self, path: str, payloads: Sequence[str]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                for payload in payloads:
+                    sender.sendto(payload.encode()[:_LONGEST_PAYLOAD], path)
+            except (ConnectionRefusedError, FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)  # its process is gone
+            except OSError:
+                pass  # its buffer is full, so it is awake; data_version covers the rest
+
+
+class _Database(Protocol):
+    path: str
+    neighbours: Neighbours
+
+    def connect(self) -> sqlite3.Connection: ...
+
+
+class Ear:
+    """Listens on a socket of our own, and looks at the file's version now and then."""
+
+    def __init__(self, database: _Database) -> None:
+        self._neighbours = database.neighbours
+        self._connection = database.connect()
+        self._version = self._data_version()
+        self._socket: socket.socket | None = None
+        self._neighbours.folder.mkdir(exist_ok=True)
+        name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
+        path = str(self._neighbours.folder / name)
+        if len(path) < _LONGEST_SOCKET_PATH:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.bind(path)
+            self._path = path
+            self._neighbours.own = name
+
+    def wait(self, seconds: float) -> list[str]:
+        deadline = time.monotonic() + seconds
+        while True:
+            wait = max(0.0, min(_POLL, deadline - time.monotonic()))
+            heard = self._hear(wait)
+            version = self._data_version()
+            if heard or version != self._version:
+                self._version = version
+                return heard or [""]
+            if time.monotonic() >= deadline:
+                return []
+
+    def _hear(self, seconds: float) -> list[str]:
+        if self._socket is None:
+            time.sleep(seconds)
+            return []
+        payloads = []
+        while select.select([self._socket], [], [], 0 if payloads else seconds)[0]:
+            payloads.append(self._socket.recv(_LONGEST_PAYLOAD + 1).decode(errors="replace"))
+        return payloads
+
+    def _data_version(self) -> int:
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._socket is not None:
+            self._socket.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+
+class Silence:
+    """A database in memory has no other processes."""
+
+    def wait(self, seconds: float) -> list[str]:
+        time.sleep(min(seconds, 0.2))
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class LockFiles:
+    """A worker lives as long as its lock file is locked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mine: tuple[Path, int] | None = None
+
+    def take(self, worker: WorkerRow) -> None:
+        path = self._path(worker.id)
+        if self._mine is not None and self._mine[0] == path and path.exists():
+            return
+        self.leave()
+        self._folder.mkdir(exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        self._mine = (path, file)
+
+    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
+        return {worker.id for worker in workers if not self._locked(self._path(worker.id))}
+
+    def leave(self) -> None:
+        if self._mine is not None:
+            path, file = self._mine
+            self._mine = None
+            path.unlink(missing_ok=True)
+            os.close(file)
+
+    def _path(self, worker: str) -> Path:
+        return self._folder / f"{worker}.lock"
+
+    def _locked(self, path: Path) -> bool:
+        try:
+            file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(file)
+
+
+class NoOffice:
+    """One process: workers live as long as it does."""
+
+    def take(self, worker: WorkerRow) -> None:
+        pass
+
+    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
+        return set()
+
+    def leave(self) -> None:
+        pass

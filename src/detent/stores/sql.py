@@ -1,0 +1,254 @@
+"""SqlStore: every verb once, over a driver.
+
+Each verb is one transaction.  Its docstring says what calling it twice does;
+`now` is an argument, in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ..errors import DatabaseUnavailable, RunNotFound
+from ..kernel.model import (
+    Claimed,
+    ExecutionRow,
+    Message,
+    NewExecution,
+    Operation,
+    RunRow,
+    Step,
+    WorkerRow,
+)
+from . import batch as batches
+from . import control, leases
+from . import migrate as migrations
+from .base import Driver, Lane, Pool, Trouble, Tx, batch, rows_to
+from .statements import RUN_FILTERS
+
+T = TypeVar("T")
+RETRIES = 20
+
+
+class SqlStore:
+    """The verbs of Detent on one database."""
+
+    def __init__(self, driver: Driver, *, dialect: str, pool_size: int = 10) -> None:
+        self.driver = driver
+        self.dialect = dialect
+        self._writer = Lane(driver, driver.writing)
+        # Where writers take turns anyway, they share one connection.
+        alone = driver.writing is not None
+        self._claims = self._writer if alone else Lane(driver)
+        self._beats = self._writer if alone else Lane(driver)
+        self._pool = Pool(driver, pool_size)
+
+    def close(self) -> None:
+        """Close all connections; the next verb opens new ones."""
+        for lane in {self._writer, self._claims, self._beats}:
+            lane.close()
+        self._pool.close()
+        self.driver.close()
+
+    # Schema
+
+    def migrate(self, *, now: int) -> list[str]:
+        """Bring the schema up to date; twice does nothing."""
+        done = self._again(self._writer, lambda tx: migrations.migrate(tx, self.dialect, now=now))
+        return [f"{migration.version:04d}_{migration.name}" for migration in done]
+
+    def check_schema(self) -> None:
+        """Raise unless the database has the schema of this version."""
+        known = migrations.migrations(self.dialect)
+        with self._pool.lane() as lane:
+            try:
+                with lane.transaction() as tx:
+                    applied = migrations.applied(tx)
+            except Exception as error:
+                if isinstance(error, DatabaseUnavailable) or not self.driver.is_missing_table(error):
+                    raise
+                applied = []
+        migrations.require(applied, known)
+
+    # Batches
+
+    def apply(self, operations: Sequence[Operation], *, helpers_wanted: bool = False) -> batches.Applied:
+        """Apply all operations in one transaction, and answer each.
+
+        Twice: settles and parks are stale, messages are dropped, records change nothing.
+        """
+        quick = self.driver.quick(operations)
+        if quick is not None:
+            with self._writer.autocommit() as tx:
+                answers = quick(tx)
+            if answers is not None:
+                return batches.Applied(answers)
+        return self._again(self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted))
+
+    def explain_conflict(self, operation: Operation) -> Any:
+        """What is in the way of an operation that hit a unique key; reads only."""
+        with self._writer.transaction() as tx:
+            return batches.explain_conflict(tx, operation)
+
+    def already_applied(self, operation: Operation) -> Any:
+        """The answer to an operation whose commit was cut off, if it went through; reads only."""
+        with self._writer.transaction() as tx:
+            return batches.already_applied(tx, operation)
+
+    # Claims and leases
+
+    def claim(
+        self, worker: str, *, queues: Sequence[str], jobs: Sequence[str], tokens: Sequence[str], now: int
+    ) -> list[Claimed]:
+        """Lease what is due, at most one per token; twice leases the next ones."""
+        return self._again(
+            self._claims,
+            lambda tx: leases.claim(tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now),
+        )
+
+    def release(self, claimed: Sequence[Claimed]) -> None:
+        """Hand executions back that were not begun; twice does nothing."""
+        self._again(self._claims, lambda tx: leases.release(tx, claimed))
+
+    def register(self, worker: WorkerRow) -> None:
+        """Put a worker into office; twice is an error."""
+        self._again(self._beats, lambda tx: leases.register(tx, worker))
+
+    def renew(self, worker: str, *, lease: int, now: int) -> bool:
+        """Extend a worker's lease; False when it is no longer in office.  Twice extends it again."""
+        return bool(
+            self._again(
+                self._beats, lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease_until=now + lease)
+            )
+        )
+
+    def bury(self, worker: str, *, max_recoveries: int, now: int) -> list[NewExecution] | None:
+        """Take a dead worker out of office and give its work back; twice: None."""
+        return self._again(
+            self._beats, lambda tx: leases.bury(tx, worker, max_recoveries=max_recoveries, now=now)
+        )
+
+    def workers(self) -> list[WorkerRow]:
+        with self._reading() as tx:
+            return leases.workers(tx)
+
+    def interrupted(self, worker: str) -> list[tuple[str, str]]:
+        """Runs that this worker executes and that were paused or canceled meanwhile."""
+        with self._reading() as tx:
+            return [(row[0], row[1]) for row in tx.query(tx.sql.interrupted, worker=worker)]
+
+    def outlook(self, queues: Sequence[str]) -> tuple[bool, int | None]:
+        """Whether something is ready in these queues, and when the next timer is due."""
+        with self._reading() as tx:
+            ready = tx.query(tx.sql.ready_queues, rows=batch([{"queue": queue} for queue in queues]))
+            return bool(ready), tx.query(tx.sql.next_due)[0][0]
+
+    # Control
+
+    def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
+        """Stop new executions of a run; twice is InvalidState."""
+        self._again(self._writer, lambda tx: control.pause(tx, run_id, reason=reason, now=now))
+
+    def resume(self, run_id: str, *, now: int) -> None:
+        """Let a paused or failed run go on; twice is InvalidState."""
+        self._again(self._writer, lambda tx: self._told(tx, control.resume(tx, run_id, now=now)))
+
+    def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
+        """End a run and its children; twice is InvalidState."""
+        return self._again(
+            self._writer, lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
+        )
+
+    def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
+        """Add a line to a run's history; twice adds two."""
+        self._again(self._writer, lambda tx: control.note(tx, run_id, event, detail, now))
+
+    def watch(self, run_id: str) -> RunRow:
+        """Ask for a notification at the run's end; twice changes nothing.  Returns the run as it is."""
+
+        def verb(tx: Tx) -> RunRow:
+            run = control.lock(tx, run_id)
+            tx.run(tx.sql.watch_run, id=run_id)
+            return run
+
+        return self._again(self._writer, verb)
+
+    # Reads
+
+    def run(self, run_id: str) -> RunRow:
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.run, id=run_id)
+        if not rows:
+            raise RunNotFound(run_id)
+        row: RunRow = rows_to(RunRow, rows)[0]
+        return row
+
+    def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
+        """The newest runs that fit all filters (see RUN_FILTERS)."""
+        given = {name: value for name, value in filters.items() if value is not None}
+        where = " AND ".join(RUN_FILTERS[name] for name in given) or "1 = 1"
+        statement = self.driver.statements.runs.replace("{filters}", self.driver.adapt(where))
+        with self._reading() as tx:
+            return rows_to(RunRow, tx.query(statement, limit=limit, **given))
+
+    def executions(self, run_id: str) -> list[ExecutionRow]:
+        with self._reading() as tx:
+            return rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
+
+    def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
+        """All that was recorded of these runs."""
+        with self._reading() as tx:
+            return leases.journal(tx, runs)
+
+    def history(self, run_id: str) -> list[tuple[int, str, str]]:
+        with self._reading() as tx:
+            return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
+
+    def unread(self, run_id: str, name: str) -> Message | None:
+        """The oldest message of that name that was not received yet."""
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.unread_messages, run_id=run_id, name=name)
+        return Message(seq=rows[0][0], name=rows[0][1], value=rows[0][2]) if rows else None
+
+    def published(self, run_id: str, name: str) -> str | None:
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.published, id=run_id, name=name)
+        return rows[0][0] if rows else None
+
+    # Transactions of users
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        """A transaction for a transactional step, on a connection of its own."""
+        if self.driver.writing is not None:
+            with self._writer.transaction() as tx:
+                yield tx
+        else:
+            with self._pool.lane() as lane, lane.transaction() as tx:
+                yield tx
+
+    def joined(self, connection: Any) -> Tx:
+        """A transaction that belongs to the user: we write into it, and never end it."""
+        return Tx(self.driver, connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Tx]:
+        with self._pool.lane() as lane, lane.autocommit() as tx:
+            yield tx
+
+    def _told(self, tx: Tx, answer: T) -> T:
+        """Others may have work from this: wake them at the commit."""
+        self.driver.notify(tx, batch({"work": True, "runs": answer if isinstance(answer, list) else []}))
+        return answer
+
+    def _again(self, lane: Lane, verb: Callable[[Tx], T]) -> T:
+        """Run a verb in a transaction; a deadlock or a busy database means: once more."""
+        for attempt in range(RETRIES):
+            try:
+                with lane.transaction() as tx:
+                    return verb(tx)
+            except Exception as error:
+                if attempt == RETRIES - 1 or self.driver.trouble(error) is not Trouble.RETRY:
+                    raise
+        raise AssertionError("unreachable")

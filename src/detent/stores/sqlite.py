@@ -1,0 +1,169 @@
+"""SQLite: a file, WAL, full durability, many processes.
+
+Writers take turns.  Inside a process they queue on a lock of ours; between
+processes on SQLite's own, where `BEGIN IMMEDIATE` takes the lock before the
+first read, so that no transaction ever finds out in its middle that it must
+fail ("database is locked").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+
+from ..errors import DatabaseUnavailable
+from ..kernel.model import Operation
+from .base import Listener, Office, Trouble, Tx
+from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
+from .statements import build
+
+BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
+
+
+class SqliteDialect:
+    skip_locked = ""
+    fence = ""
+
+    def lock(self, alias: str) -> str:
+        return ""  # the transaction is the lock
+
+    def rows(self, *columns: str) -> str:
+        fields = ", ".join(f"json_extract(value, '$.{c}') AS {c}" for c in columns)
+        return f"(SELECT {fields} FROM json_each(:rows)) AS x"
+
+    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
+        return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
+
+    def upsert_unless(
+        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+    ) -> str:
+        names = ", ".join(columns)
+        changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
+            f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
+        )
+
+    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+        names = ", ".join(columns)
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
+            f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
+        )
+
+
+class SqliteDriver:
+    """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
+
+    name = "SQLite"
+    statements = build(SqliteDialect())
+
+    def __init__(self, path: str) -> None:
+        self.memory = path in ("", ":memory:")
+        self.path = path if self.memory else os.path.abspath(path)
+        self.writing = threading.RLock()
+        self.reading = self.writing if self.memory else None
+        self._memory: sqlite3.Connection | None = None
+        self.neighbours = Neighbours(f"{self.path}-detent")
+
+    def connect(self) -> sqlite3.Connection:
+        if self.memory:
+            # One connection is the database: every lane shares it, one at a time.
+            if self._memory is None:
+                self._memory = _Kept(":memory:", isolation_level=None, check_same_thread=False)
+            return self._memory
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        _patiently(connection, "PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -16000")
+        return connection
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        _patiently(connection, "BEGIN IMMEDIATE")
+
+    def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+    def trouble(self, error: BaseException) -> Trouble:
+        if isinstance(error, sqlite3.IntegrityError):
+            return Trouble.UNIQUE
+        if isinstance(error, DatabaseUnavailable):
+            return Trouble.GONE
+        if isinstance(error, sqlite3.OperationalError):
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                return Trouble.RETRY
+            # A full disk, a file system that fails, a folder that is away: it may come back.
+            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                return Trouble.GONE
+        return Trouble.OTHER
+
+    def adapt(self, fragment: str) -> str:
+        return fragment
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
+
+    def quick(self, operations: Sequence[Operation]) -> None:
+        """No network, nothing to save."""
+
+    def notify(self, tx: Tx, payload: str) -> None:
+        tx.news.append(payload)
+
+    def committed(self, tx: Tx) -> None:
+        if not self.memory:
+            self.neighbours.tell(tx.news)
+
+    def listener(self) -> Listener:
+        return Silence() if self.memory else Ear(self)
+
+    def office(self) -> Office:
+        return NoOffice() if self.memory else LockFiles(self.neighbours.folder)
+
+    def migration_lock(self, tx: Tx) -> None:
+        """The transaction is the lock."""
+
+    def script(self, connection: sqlite3.Connection, text: str) -> None:
+        # Not executescript(): it commits first.
+        for statement in text.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.really_close()  # type: ignore[attr-defined]
+            self._memory = None
+
+
+class _Kept(sqlite3.Connection):
+    """A database in memory lives as long as its app, not as long as a lane."""
+
+    def close(self) -> None:
+        if self.in_transaction:
+            self.rollback()
+
+    def really_close(self) -> None:
+        super().close()
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute, waiting as long as it takes for other processes' writes to end."""
+    deadline = time.monotonic() + BUSY_TIMEOUT * 10
+    while True:
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+            with contextlib.suppress(InterruptedError):
+                time.sleep(0.001)

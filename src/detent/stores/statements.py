@@ -1,0 +1,420 @@
+"""Every SQL statement, once.
+
+A batch of rows is one parameter: a JSON array that the database unfolds to a
+table named `x`.  The three dialects differ in how they unfold it, how they
+upsert and update from it, and how they lock; those few differences are methods
+of `Dialect`, and everything else is the same text on all three, so the dialects
+cannot drift apart.
+
+Parameters are written `:name`.  SQL is kept to what PostgreSQL, SQLite 3.35+,
+MySQL 8.0 and MariaDB 10.6+ all understand; none of it needs session state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+
+ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
+WAITING = "('ready', 'timer', 'parked', 'held')"
+FINAL_STEP = "('completed', 'failed')"
+
+_INTEGERS = frozenset(
+    "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries recoveries "
+    "failures started_at seq written_by wake_at required settled increment happened_at sent_at".split()
+)
+_LONG = frozenset("input result error value detail progress".split())
+
+
+def columns_of(struct: type) -> tuple[str, ...]:
+    """The columns of a row struct, as the database names them."""
+    return tuple(struct.__struct_encode_fields__)  # type: ignore[attr-defined]
+
+
+# What a listing of runs may ask for; each is a condition beside the others.
+RUN_FILTERS = {
+    "type": "r.type = :type",
+    "state": "r.state = :state",
+    "queue": "r.queue = :queue",
+    "parent": "r.parent = :parent",
+    "before": "r.created_at < :before",
+    "after": "r.created_at >= :after",
+}
+
+
+def kind_of(column: str) -> str:
+    """`int`, `long` or `text`: how a column of a batch is typed."""
+    return "int" if column in _INTEGERS else "long" if column in _LONG else "text"
+
+
+class Dialect(Protocol):
+    """Where databases differ."""
+
+    skip_locked: str
+    fence: str  # a shared lock that a heartbeat does not wait for
+
+    def lock(self, alias: str) -> str:
+        """Behind a SELECT: lock the rows of that table for writing."""
+        ...
+
+    def rows(self, *columns: str) -> str:
+        """The batch `:rows` as a table `x` of these columns."""
+        ...
+
+    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
+        """UPDATE `table` (as `t`) from the batch."""
+        ...
+
+    def upsert_unless(
+        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+    ) -> str:
+        """INSERT the batch; where the key exists, update it unless the condition on the old row holds."""
+        ...
+
+    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+        """INSERT the batch; leave what exists as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """All of them; a dialect that lacks one does not type-check."""
+
+    # Batches
+    fence: str
+    known_runs: str
+    lock_runs: str
+    lock_executions: str
+    delivered: str
+    insert_runs: str
+    insert_executions: str
+    upsert_steps: str
+    end_executions: str
+    end_runs: str
+    park_executions: str
+    insert_history: str
+    # Readiness
+    pending_steps: str
+    pending_children: str
+    pending_messages: str
+    put_readiness: str
+    add_readiness: str
+    full_readiness: str
+    clear_readiness: str
+    wake: str
+    # Messages
+    insert_messages: str
+    consume_messages: str
+    unread_messages: str
+    # Claims and leases
+    claim: str
+    claimed: str
+    claimed_runs: str
+    promote: str
+    next_due: str
+    ready_queues: str
+    insert_worker: str
+    renew_worker: str
+    workers: str
+    lock_worker: str
+    delete_worker: str
+    held_by: str
+    progressed: str
+    interrupted: str
+    release: str
+    # Control
+    lock_run: str
+    watch_run: str
+    hold: str
+    unhold: str
+    set_run_state: str
+    cancel_executions: str
+    undoable: str
+    children: str
+    failed_attempts: str
+    delete_steps: str
+    latest: str
+    hero_run: str
+    # Reads
+    run: str
+    runs: str
+    executions: str
+    journal: str
+    history: str
+    published: str
+
+
+def build(d: Dialect) -> Statements:
+    """Return the statements in the dialect `d`."""
+    keys = ("run_id", "node", "attempt")
+    on_key = "t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt"
+    run_columns = columns_of(NewRun)
+    execution_columns = columns_of(NewExecution)
+    step_columns = columns_of(Step)
+    run_row = ", ".join(f"r.{c}" for c in columns_of(RunRow) if c != "performing")
+    execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
+
+    def insert(table: str, columns: tuple[str, ...]) -> str:
+        names = ", ".join(columns)
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {d.rows(*columns)}"
+
+    return Statements(
+        # Whether these workers are still in office.  Held until commit: who buries
+        # a worker takes the row exclusively, so no write of it slips past its end.
+        fence=f"""
+SELECT id FROM detent_workers
+ WHERE id IN (SELECT x.id FROM {d.rows("id")})
+ {d.fence}""",
+        known_runs=f"SELECT r.id, r.type, r.input FROM {d.rows('id')} JOIN detent_runs r ON r.id = x.id",
+        # In the order of ids, so that two batches cannot wait for each other.
+        lock_runs=f"""
+SELECT r.id, r.state, r.watched
+  FROM {d.rows("id")}
+  JOIN detent_runs r ON r.id = x.id
+ ORDER BY r.id
+ {d.lock("r")}""",
+        lock_executions=f"""
+SELECT t.run_id, t.node, t.attempt
+  FROM {d.rows(*keys, "token")}
+  JOIN detent_executions t ON {on_key} AND t.token = x.token AND t.state = 'executing'
+ ORDER BY t.run_id, t.node
+ {d.lock("t")}""",
+        delivered="""
+SELECT state FROM detent_executions
+ WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
+        insert_runs=insert("detent_runs", run_columns),
+        insert_executions=insert("detent_executions", execution_columns),
+        # A record is written once; what was only seen executing, or waits for its retry, gives way.
+        upsert_steps=d.upsert_unless(
+            "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
+        ),
+        end_executions=d.update(
+            "detent_executions",
+            (*keys, "state", "outcome", "result", "error", "finished_at"),
+            "state = x.state, outcome = x.outcome, result = x.result, error = x.error, finished_at = x.finished_at",
+            on_key,
+        ),
+        end_runs=d.update(
+            "detent_runs",
+            ("id", "state", "result", "error", "finished_at"),
+            "state = x.state, result = x.result, error = x.error, finished_at = x.finished_at",
+            "t.id = x.id",
+        ),
+        park_executions=d.update(
+            "detent_executions",
+            (*keys, "state", "scheduled_for"),
+            "state = x.state, scheduled_for = x.scheduled_for",
+            on_key,
+        ),
+        insert_history=insert("detent_history", ("run_id", "happened_at", "event", "detail")),
+        # What of the things awaited has not happened yet.
+        pending_steps=f"""
+SELECT x.run_id, x.name, COUNT(*)
+  FROM {d.rows("run_id", "name")}
+  JOIN detent_executions e ON e.run_id = x.run_id AND e.topic = x.name AND e.state IN {ACTIVE}
+ GROUP BY x.run_id, x.name""",
+        pending_children=f"""
+SELECT x.run_id, x.name
+  FROM {d.rows("run_id", "name")}
+  JOIN detent_runs r ON r.id = x.name AND r.state IN ('ready', 'paused')""",
+        pending_messages=f"""
+SELECT x.run_id, x.name
+  FROM {d.rows("run_id", "name")}
+ WHERE NOT EXISTS (SELECT 1 FROM detent_messages m
+                    WHERE m.run_id = x.run_id AND m.name = x.name AND m.consumed = 0)""",
+        put_readiness=insert("detent_readiness", ("run_id", "node", "required")),
+        add_readiness=d.update(
+            "detent_readiness",
+            ("run_id", "node", "increment"),
+            "settled = t.settled + x.increment",
+            "t.run_id = x.run_id AND t.node = x.node",
+        ),
+        full_readiness=f"""
+SELECT t.run_id, t.node, t.required, t.settled
+  FROM {d.rows("run_id", "node")}
+  JOIN detent_readiness t ON t.run_id = x.run_id AND t.node = x.node
+ WHERE t.settled >= t.required""",
+        clear_readiness=f"DELETE FROM detent_readiness WHERE run_id IN (SELECT x.id FROM {d.rows('id')})",
+        wake=d.update(
+            "detent_executions",
+            ("id",),
+            "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
+            "t.run_id = x.id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
+        ),
+        insert_messages=d.insert_new(
+            "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
+        ),
+        consume_messages=d.update("detent_messages", ("seq",), "consumed = 1", "t.seq = x.seq"),
+        unread_messages="""
+SELECT seq, name, value FROM detent_messages
+ WHERE run_id = :run_id AND name = :name AND consumed = 0
+ ORDER BY seq LIMIT 1""",
+        # What is due in one queue, most urgent first, of the kinds that this worker knows.
+        # SKIP LOCKED keeps workers from queueing behind each other.
+        # Served by detent_executions_ready: its rows are only what may be claimed now.
+        claim=f"""
+SELECT e.run_id, e.node, e.attempt
+  FROM detent_executions e
+ WHERE e.state = 'ready'
+   AND e.queue = :queue
+   AND e.job IN (SELECT x.job FROM {d.rows("job")})
+ ORDER BY e.precedence, e.scheduled_for, e.run_id
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}""",
+        claimed=d.update(
+            "detent_executions",
+            (*keys, "token"),
+            "state = 'executing', worker = :worker, token = x.token, started_at = :now,"
+            " deliveries = t.deliveries + 1",
+            on_key,
+        ),
+        claimed_runs=_claimed(f"JOIN {d.rows(*keys)} ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt"),
+        # Timers whose time has come.  Served by detent_executions_timer.
+        promote="""
+UPDATE detent_executions SET state = 'ready'
+ WHERE state = 'timer' AND scheduled_for <= :now""",
+        next_due="SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer'",
+        ready_queues="""
+SELECT queue FROM detent_executions WHERE state = 'ready' AND queue IN (SELECT x.queue FROM """
+        + d.rows("queue")
+        + ") LIMIT 1",
+        insert_worker="""
+INSERT INTO detent_workers (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until)
+VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until)""",
+        renew_worker="UPDATE detent_workers SET beat_at = :now, lease_until = :lease_until WHERE id = :id",
+        workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
+        lock_worker=f"SELECT id FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
+        delete_worker="DELETE FROM detent_workers WHERE id = :id",
+        # Served by detent_executions_worker.
+        held_by=_claimed("") + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
+        # Which attempts got somewhere before their worker died.
+        progressed=f"""
+SELECT DISTINCT x.run_id, x.attempt
+  FROM {d.rows("run_id", "attempt")}
+  JOIN detent_steps s ON s.run_id = x.run_id AND s.written_by = x.attempt
+                     AND s.state NOT IN ('executing')""",
+        interrupted="""
+SELECT r.id, r.state
+  FROM detent_executions e
+  JOIN detent_runs r ON r.id = e.run_id
+ WHERE e.worker = :worker AND e.state = 'executing' AND r.state IN ('paused', 'canceled')""",
+        # Handed back unexecuted, as if never claimed.
+        release=d.update(
+            "detent_executions",
+            (*keys, "token"),
+            "state = CASE (SELECT r.state FROM detent_runs r WHERE r.id = t.run_id)"
+            " WHEN 'paused' THEN 'held' ELSE 'ready' END, token = NULL, worker = NULL",
+            f"{on_key} AND t.token = x.token AND t.state = 'executing'",
+        ),
+        lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
+        watch_run="UPDATE detent_runs SET watched = 1 WHERE id = :id AND watched = 0",
+        hold=f"""
+UPDATE detent_executions SET state = 'held'
+ WHERE run_id = :id AND state IN ('ready', 'timer', 'parked')""",
+        unhold="""
+UPDATE detent_executions
+   SET state = CASE WHEN scheduled_for IS NULL THEN 'parked' WHEN scheduled_for <= :now THEN 'ready' ELSE 'timer' END
+ WHERE run_id = :id AND state = 'held'""",
+        set_run_state="UPDATE detent_runs SET state = :state, error = :error, finished_at = :finished_at WHERE id = :id",
+        cancel_executions=f"""
+UPDATE detent_executions SET state = 'canceled', outcome = 'canceled_by_operator', finished_at = :now
+ WHERE run_id = :id AND state IN {WAITING} AND node <> :keep""",
+        undoable="""
+SELECT COUNT(*) FROM detent_steps
+ WHERE run_id = :id AND undo IS NOT NULL AND state = 'completed'""",
+        children="SELECT id, state FROM detent_runs WHERE parent = :id ORDER BY id",
+        failed_attempts="""
+SELECT node, attempt FROM detent_executions WHERE run_id = :id AND state = 'failed'""",
+        delete_steps=f"""
+DELETE FROM detent_steps
+ WHERE run_id = :id AND step_key IN (SELECT x.step_key FROM {d.rows("step_key")})""",
+        # The latest attempt of each node of a run.
+        latest=_claimed("") + """
+ WHERE e.run_id = :id
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l WHERE l.run_id = e.run_id AND l.node = e.node)""",
+        hero_run="""
+SELECT id FROM detent_runs
+ WHERE type = :type AND hero_type = :hero_type AND hero_id = :hero_id AND exclusive = 1
+   AND state IN ('ready', 'paused')""",
+        run=f"""
+SELECT {run_row},
+       CASE WHEN EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')
+            THEN 1 ELSE 0 END
+  FROM detent_runs r
+ WHERE r.id = :id""",
+        runs=f"""
+SELECT {run_row},
+       CASE WHEN EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')
+            THEN 1 ELSE 0 END
+  FROM detent_runs r
+ WHERE {{filters}}
+ ORDER BY r.created_at DESC, r.id DESC
+ LIMIT :limit""",
+        executions=f"""
+SELECT {execution_row} FROM detent_executions e
+ WHERE e.run_id = :id
+ ORDER BY e.created_at, e.node, e.attempt""",
+        # All that a replay must know: recorded steps, spawned ones, child runs.
+        journal=_journal(d, step_columns),
+        history="SELECT happened_at, event, detail FROM detent_history WHERE run_id = :id ORDER BY seq",
+        published="""
+SELECT result FROM detent_steps
+ WHERE run_id = :id AND kind = 'publish' AND name = :name
+ ORDER BY seq DESC LIMIT 1""",
+    )
+
+
+_OF_EXECUTION = frozenset(
+    "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic started_at".split()
+)
+_OF_RUN = {"type": "type", "run_input": "input", "run_state": "state"}
+
+
+def _claimed(join: str) -> str:
+    """SELECT executions with their runs, in the order of `Claimed`'s fields."""
+    columns = ", ".join(
+        f"e.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}" for name in columns_of(Claimed)
+    )
+    return f"SELECT {columns} FROM detent_executions e {join} JOIN detent_runs r ON r.id = e.run_id"
+
+
+def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
+    steps = ", ".join(f"s.{c}" for c in columns)
+    spawned = {
+        "run_id": "e.run_id",
+        "step_key": "e.node",
+        "kind": "'spawn'",
+        "name": "e.job",
+        "state": "CASE WHEN e.state IN ('completed', 'skipped') THEN 'completed'"
+        " WHEN e.state IN ('failed', 'canceled') THEN 'failed' ELSE 'waiting' END",
+        "attempt": "e.attempt",
+        "written_by": "0",
+        "seq": "0",
+        **{c: f"e.{c}" for c in ("input", "result", "error", "started_at", "finished_at")},
+    }
+    child = {
+        "run_id": "r.parent",
+        "step_key": "r.parent_key",
+        "kind": "'child'",
+        "name": "r.id",
+        "state": "CASE r.state WHEN 'finished' THEN 'completed' WHEN 'failed' THEN 'failed'"
+        " WHEN 'canceled' THEN 'failed' ELSE 'waiting' END",
+        "attempt": "1",
+        "written_by": "0",
+        "seq": "0",
+        "started_at": "r.created_at",
+        **{c: f"r.{c}" for c in ("input", "result", "error", "finished_at")},
+    }
+
+    def select(source: dict[str, str]) -> str:
+        return ", ".join(source.get(c, "NULL") for c in columns)
+
+    return f"""
+SELECT {steps} FROM {d.rows("id")} JOIN detent_steps s ON s.run_id = x.id
+UNION ALL
+SELECT {select(spawned)} FROM {d.rows("id")} JOIN detent_executions e ON e.run_id = x.id AND e.kind = 'step'
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l WHERE l.run_id = e.run_id AND l.node = e.node)
+UNION ALL
+SELECT {select(child)} FROM {d.rows("id")} JOIN detent_runs r ON r.parent = x.id"""

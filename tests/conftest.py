@@ -1,0 +1,182 @@
+"""Databases for the tests: a fresh one for every test that asks.
+
+    def test_a_promise(database_url: str) -> None: ...     # runs three times: sqlite, postgres, mysql
+
+`make test` starts the servers and names them in the environment (see tools/servers.py).  Without them these
+fixtures fail rather than skip: a database that nobody tested must not look like one that passed.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pymysql
+import pytest
+from psycopg import sql
+from pymysql.cursors import Cursor
+
+from tools import servers
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database of each kind."""
+    url = request.getfixturevalue(f"{request.param}_database")
+    assert isinstance(url, str)
+    return url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'detent.db'}"
+
+
+@pytest.fixture
+def sqlite_database(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str, _postgres: "PostgresAdmin") -> Iterator[str]:
+    name = _fresh_name()
+    _postgres.create(name)
+    yield _with_database(postgres_url, name)
+    _postgres.drop(name)
+
+
+@pytest.fixture
+def mysql_database(mysql_url: str, _mysql: "MySQLAdmin") -> Iterator[str]:
+    name = _fresh_name()
+    _mysql.create(name)
+    yield _with_database(mysql_url, name)
+    _mysql.drop(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """The server; `postgres_database` is a database of one's own on it."""
+    return _from_environment("DETENT_TEST_POSTGRES_URL")
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> str:
+    """The server; `mysql_database` is a database of one's own on it."""
+    return _from_environment("DETENT_TEST_MYSQL_URL")
+
+
+@pytest.fixture
+def postgres_control() -> Iterator[str]:
+    """For `servers.stop` and `servers.start`; after the test the server runs again, whatever happened."""
+    control = _from_environment("DETENT_TEST_POSTGRES_CONTROL")
+    yield control
+    servers.start(control)
+
+
+@pytest.fixture
+def mysql_control() -> Iterator[str]:
+    control = _from_environment("DETENT_TEST_MYSQL_CONTROL")
+    yield control
+    servers.start(control)
+
+
+@pytest.fixture(scope="session")
+def _postgres(postgres_url: str) -> Iterator["PostgresAdmin"]:
+    admin = PostgresAdmin(postgres_url)
+    yield admin
+    admin.close()
+
+
+@pytest.fixture(scope="session")
+def _mysql(mysql_url: str) -> Iterator["MySQLAdmin"]:
+    admin = MySQLAdmin(mysql_url)
+    yield admin
+    admin.close()
+
+
+class PostgresAdmin:
+    """Creates and drops databases over one connection, renewed when a test has restarted the server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = self._connect()
+
+    def create(self, name: str) -> None:
+        self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def drop(self, name: str) -> None:
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, statement: sql.Composed) -> None:
+        try:
+            self._connection.execute("SELECT 1")
+        except psycopg.OperationalError:
+            self._connection.close()
+            self._connection = self._connect()
+        self._connection.execute(statement)
+
+    def _connect(self) -> psycopg.Connection:
+        return psycopg.connect(self._url, autocommit=True)
+
+
+class MySQLAdmin:
+    """The same for MySQL and MariaDB."""
+
+    def __init__(self, url: str) -> None:
+        self._place = urlsplit(url)
+        self._connection = self._connect()
+
+    def create(self, name: str) -> None:
+        self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+
+    def drop(self, name: str) -> None:
+        # There is no WITH (FORCE): a transaction that a test left open would hold the drop up for a day.
+        for (left_open,) in self._execute(
+            f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
+        ):
+            with suppress(pymysql.err.OperationalError):  # closed by itself meanwhile
+                self._execute(f"KILL {left_open}")
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, statement: str) -> list[tuple[object, ...]]:
+        try:
+            self._connection.ping()
+        except pymysql.err.Error:
+            self._connection = self._connect()
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def _connect(self) -> "pymysql.Connection[Cursor]":
+        return pymysql.connect(
+            host=self._place.hostname,
+            port=self._place.port or 3306,
+            user=self._place.username,
+            password=self._place.password or "",
+            autocommit=True,
+        )
+
+
+def _from_environment(variable: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        pytest.fail(f"{variable} is not set: run `make test`, which starts the databases", pytrace=False)
+    return value
+
+
+def _fresh_name() -> str:
+    return f"detent_{uuid4().hex[:12]}"
+
+
+def _with_database(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
