@@ -1,1 +1,79 @@
-"""Detent: durable workflows for Python."""
+"""Detent: durable workflows for Python.
+
+import detent
+from detent import step, workflow
+"""
+
+from . import aio
+from .aio import AsyncApp, AsyncRun
+from .app import App, Run
+from .context import Context
+from .durable import (
+    now,
+    patched,
+    publish,
+    random,
+    receive,
+    send,
+    sleep,
+    sleep_until,
+    step_guard,
+    uuid,
+)
+from .errors import (
+    AlreadyRunning,
+    DeadlineExceeded,
+    DefinitionError,
+    DetentError,
+    InvalidState,
+    ReceiveTimeout,
+    ResultTimeout,
+    RunCanceled,
+    RunConflict,
+    RunNotFound,
+    RunPaused,
+    StepFailed,
+    StepTimeout,
+)
+from .functions import FunctionWorkflow, Handle, Step, step, workflow
+from .kernel.policies import Retry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyRunning",
+    "App",
+    "AsyncApp",
+    "AsyncRun",
+    "Context",
+    "DeadlineExceeded",
+    "DefinitionError",
+    "DetentError",
+    "FunctionWorkflow",
+    "Handle",
+    "InvalidState",
+    "ReceiveTimeout",
+    "ResultTimeout",
+    "Retry",
+    "Run",
+    "RunCanceled",
+    "RunConflict",
+    "RunNotFound",
+    "RunPaused",
+    "Step",
+    "StepFailed",
+    "StepTimeout",
+    "aio",
+    "now",
+    "patched",
+    "publish",
+    "random",
+    "receive",
+    "send",
+    "sleep",
+    "sleep_until",
+    "step",
+    "step_guard",
+    "uuid",
+    "workflow",
+]

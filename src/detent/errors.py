@@ -15,6 +15,7 @@
     ├── PayloadError
     │   ├── NotSerializable        a value has no JSON form
     │   ├── PayloadTooLarge        a value is larger than the app allows
+    │   ├── NameUnfit              an id or a name that a database cannot store
     │   └── CannotDecode           stored JSON does not fit the annotated type
     └── RunError
         ├── RunNotFound
@@ -29,6 +30,9 @@
         ├── StepTimeout  StepCrashed  ReceiveTimeout
         ├── StepMismatch           a strict replay met other arguments
         ├── StepOutsideRun         a step was called where it cannot be recorded
+        ├── BlockingCall           a blocking call would stop an event loop
+        ├── NotInRun               what only a running workflow can do
+        ├── TransactionMisused     a step's transaction ends with the step
         ├── CompensationFailed     what was done could not be undone
         ├── TooManyRecoveries      the execution kept killing its worker
         └── ReadinessOverflow      a bug: a node was settled too often
@@ -183,6 +187,16 @@ class PayloadTooLarge(PayloadError):
             f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; store it elsewhere and "
             f"pass a reference, or raise App(..., max_payload=...)"
         )
+
+
+@dataclass(eq=False)
+class NameUnfit(PayloadError):
+    what: str
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.name!r} cannot be used: it {self.reason}; choose another"
 
 
 @dataclass(eq=False)
@@ -365,6 +379,36 @@ class StepOutsideRun(RunError):
             f"step {self.step!r} was called from {self.where}, where it would not be recorded. Carry the context "
             f"along, contextvars.copy_context().run({self.step}, ...), or use {self.step}.spawn(...)"
         )
+
+
+@dataclass(eq=False)
+class BlockingCall(RunError):
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.what!r} would block the event loop that this workflow runs on; write {self.instead}"
+
+
+@dataclass(eq=False)
+class NotInRun(RunError):
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} works only in a running workflow (and not inside of a step); begin one with app.start()"
+
+
+@dataclass(eq=False)
+class TransactionMisused(RunError):
+    verb: str
+
+    def __str__(self) -> str:
+        if self.verb in ("commit", "rollback", "close"):
+            return (
+                f"a transactional step must not {self.verb}: its writes and its record commit together when it "
+                f"returns, and roll back when it raises"
+            )
+        return f"{self.verb} inside of a transactional step would wait for itself; write app.within(tx).{self.verb}"
 
 
 @dataclass(eq=False)

@@ -64,6 +64,13 @@ class Codec:
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise CannotDecode(what, getattr(type, "__name__", str(type)), str(error)) from None
 
+    def convert(self, raw: msgspec.Raw, type: Any, what: str) -> Any:
+        """Return a part of a decoded payload, as `type`."""
+        try:
+            return self._decoder(type).decode(raw)
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise CannotDecode(what, getattr(type, "__name__", str(type)), str(error)) from None
+
     def _decoder(self, type: Any) -> msgspec.json.Decoder[Any]:
         try:
             return self._decoders[type]

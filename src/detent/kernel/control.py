@@ -18,7 +18,7 @@ def check(verb: str, run_id: str, state: str) -> None:
         raise InvalidState(verb, run_id, state, _HINTS.get((verb, state), ""))
 
 
-_HINTS = {
+_HINTS: dict[tuple[str, str], str] = {
     ("resume", RunState.READY): "it goes on by itself",
     ("resume", RunState.CANCELED): "app.fork(run, from_step=...) begins a new run from one of its steps",
     ("resume", RunState.FINISHED): "app.fork(run, from_step=...) begins a new run from one of its steps",
@@ -32,7 +32,18 @@ def set_aside(steps: list[Step]) -> list[Step]:
     A failure that the workflow caught, and went on from, stays.
     """
     done = max((step.seq for step in steps if step.state == StepState.COMPLETED), default=0)
-    return [step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING) and step.seq > done]
+    return [
+        step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING) and step.seq > done
+    ]
+
+
+def taken_up(run_state: str, outcome: str) -> bool:
+    """Whether a resume of a run in `run_state` begins a new attempt where the latest one failed like this.
+
+    A paused run goes on where it was stopped.  A step that failed for good, and
+    whose failure the workflow has seen, is a recorded outcome and stays one.
+    """
+    return run_state == RunState.FAILED or outcome in ("paused_by_exception", "recovered")
 
 
 def undone(steps: list[Step]) -> bool:

@@ -127,7 +127,7 @@ class Step(_Row):
     result: str | None = None
     error: str | None = None
     wake_at: int | None = None
-    undo: str | None = None
+    undo: str | None = msgspec.field(default=None, name="undo_step")  # UNDO is a word of MariaDB's own
     progress: str | None = None
     started_at: int | None = None
     finished_at: int | None = None
@@ -144,14 +144,14 @@ class Error(msgspec.Struct, omit_defaults=True):
     rebuildable: bool = False
 
 
-class Lease(_Row, frozen=True):
+class Lease(msgspec.Struct, kw_only=True, frozen=True):
     """Who may settle an execution: a worker, by a token of this delivery."""
 
     worker: str
     token: str
 
 
-class ExecutionKey(_Row, frozen=True):
+class ExecutionKey(msgspec.Struct, kw_only=True, frozen=True):
     run_id: str
     node: str
     attempt: int
@@ -234,6 +234,7 @@ class Record(Operation):
     steps: list[Step] = []
     executions: list[NewExecution] = []
     children: Start | None = None
+    reopen: bool = False  # overwrite an entry that was final: a failed undoing is tried again
     consume: list[int] = []
 
 
@@ -247,6 +248,7 @@ class Park(Operation):
     wake_at: int | None = None
     awaits: list[Await] = []
     steps: list[Step] = []
+    undoing: bool = False  # it undoes a canceled run: that goes on, at its own pace
 
 
 class RunEnd(_Row):
@@ -260,6 +262,12 @@ class HistoryEvent(_Row):
     happened_at: int
     event: str
     detail: str = "null"
+
+
+class Note(Operation):
+    """Lines for the history of runs."""
+
+    events: list[HistoryEvent]
 
 
 class SettlePlan(_Row):
@@ -308,6 +316,7 @@ class Started(_Row):
 class Verdict(StrEnum):
     APPLIED = "applied"
     STALE = "stale"  # the lease was lost: nothing was changed
+    CANCELED = "canceled"  # the run was canceled: nothing new begins in it
 
 
 class Settled(_Row):
@@ -376,3 +385,13 @@ class WorkerRow(_Row):
     started_at: int
     beat_at: int
     lease_until: int
+
+
+class Pulse(_Row):
+    """What a worker looks at now and then."""
+
+    now: int  # by the database's clock
+    workers: list[tuple[str, int, int]] = []  # id, lock number, end of lease
+    next_due: int | None = None
+    ready: bool = False
+    interrupted: list[tuple[str, str]] = []  # run, and what became of it

@@ -35,7 +35,6 @@ from .model import (
 )
 from .policies import recovery_wait
 
-
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -113,6 +112,7 @@ def settle(graph: Graph, execution: Claimed, ending: Ending) -> SettlePlan:
         plan.history = [_event(execution, ending)]
     elif execution.kind == "step":
         if then in (Then.PAUSES, Then.CANCELS):
+            plan.topic = None
             plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
     elif then is not Then.GOES_ON:
         plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
@@ -166,24 +166,34 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
             again=None,
             history=plan.history,
         )
+    # A new plan, for the same one is asked again when its transaction has to be repeated.
     if run_state in (RunState.FINISHED, RunState.FAILED):
-        plan.run = None
-    elif run_state == RunState.PAUSED and plan.again is not None:
-        plan.again.state = ExecutionState.HELD
+        return msgspec.structs.replace(plan, run=None)
+    if run_state == RunState.PAUSED and plan.again is not None:
+        held = msgspec.structs.replace(plan.again, state=ExecutionState.HELD)
+        return msgspec.structs.replace(plan, again=held)
     return plan
 
 
-def recover(execution: Claimed, *, progressed: bool, max_recoveries: int, error: str, now: int) -> SettlePlan:
-    """Return what follows when the worker of `execution` is dead.
+def recover(
+    execution: Claimed, *, progressed: bool, counted: bool, max_recoveries: int, error: str, now: int
+) -> SettlePlan:
+    """Return what follows when the worker of `execution` is dead, or (not `counted`) leaves in good order.
 
     An attempt that wrote something into the journal got somewhere, so the
     count begins anew: only what dies again and again at one place is stopped.
     """
     if progressed:
         execution.recoveries = 0
-    if execution.recoveries >= max_recoveries and execution.run_state == RunState.READY:
+    if not counted:
+        execution.recoveries -= 1
+    if execution.run_state == RunState.CANCELED and execution.kind == "step":
+        return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
+    if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
+        # Not tried again.  That pauses the run, unless it has ended already: a final state stays.
         plan = SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED, error=error)
-        plan.run = RunEnd(state=RunState.PAUSED, error=error)
+        if execution.run_state == RunState.READY:
+            plan.run = RunEnd(state=RunState.PAUSED, error=error)
         return plan
     wait = recovery_wait(execution.recoveries + 1) // _MICROSECOND
     ending = Ending(outcome=Outcome.RECOVERED, now=now, wait=wait)
@@ -197,7 +207,9 @@ def _event(execution: Claimed, ending: Ending) -> HistoryEvent:
     detail = (
         f'{{"node":{_quoted(execution.node)},"attempt":{execution.attempt},"error":{ending.error or "null"}}}'
     )
-    return HistoryEvent(run_id=execution.run_id, happened_at=ending.now, event=str(ending.outcome), detail=detail)
+    return HistoryEvent(
+        run_id=execution.run_id, happened_at=ending.now, event=str(ending.outcome), detail=detail
+    )
 
 
 def _quoted(text: str) -> str:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
 
-from ..errors import DatabaseUnavailable
+from ..errors import DatabaseUnavailable, PayloadTooLarge
 from ..kernel.model import Operation, WorkerRow
 from .statements import Statements
 
 _ENCODER = msgspec.json.Encoder()
+LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
+OFFICE_LOOK = 5.0  # seconds between two looks whether our own session still lives
+LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
 
 class Trouble(Enum):
@@ -63,9 +66,14 @@ class Driver(Protocol):
     statements: Statements
     writing: Any  # the lock that all lanes share where only one may write; else None
     reading: Any  # the same for reads
+    largest: int  # bytes in one parameter
 
     def connect(self) -> Any:
         """Open a connection in autocommit mode."""
+        ...
+
+    def tune(self, connection: Any) -> None:
+        """Settings for a connection that only ever runs our own statements."""
         ...
 
     def begin(self, connection: Any) -> None: ...
@@ -91,14 +99,16 @@ class Driver(Protocol):
         ...
 
     def committed(self, tx: Tx) -> None:
-        """Called when `tx` is durable."""
+        """Called when `tx` is durable, and its connection still ours alone."""
         ...
 
     def listener(self) -> Listener: ...
 
     def office(self) -> Office: ...
 
-    def migration_lock(self, tx: Tx) -> None: ...
+    def migration_lock(self, tx: Tx) -> AbstractContextManager[None]:
+        """One migrator at a time."""
+        ...
 
     def script(self, connection: Any, text: str) -> None:
         """Run a migration's statements."""
@@ -141,6 +151,30 @@ def batch(rows: Any) -> str:
     return _ENCODER.encode(rows).decode()
 
 
+def write(tx: Tx, statement: str, rows: Sequence[Any]) -> int:
+    """Run a statement over all rows, in as few pieces as the server takes; return how many it changed."""
+    if not rows:
+        return 0
+    text = batch(rows)
+    if len(text) > LARGEST_BATCH and len(rows) > 1:
+        half = len(rows) // 2
+        return write(tx, statement, rows[:half]) + write(tx, statement, rows[half:])
+    if len(text) > LARGEST_BATCH:
+        size = len(text.encode()) + text.count(
+            "'"
+        )  # a quote is doubled where parameters are part of the text
+        if size > tx.driver.largest:
+            raise PayloadTooLarge("what one operation stores", size, tx.driver.largest)
+    return tx.run(statement, rows=text)
+
+
+def news(*, work: bool, runs: Sequence[str] = ()) -> str:
+    """The payload that tells other processes: there is work, these runs have ended."""
+    text = batch({"work": work, "runs": runs[:100]})
+    # What is too long for a notification becomes the empty one: something changed, look for yourselves.
+    return text if len(text.encode()) <= LONGEST_NEWS else ""
+
+
 def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
     """Return rows whose columns are in the order of the struct's fields, as structs."""
     names = struct.__struct_fields__
@@ -159,11 +193,15 @@ def named_to_pyformat(statement: str) -> str:
 
 
 class Lane:
-    """A connection of its own for one purpose, opened when first needed, replaced when it breaks."""
+    """A connection of its own for one purpose, opened when first needed, replaced when it breaks.
 
-    def __init__(self, driver: Driver, lock: Any | None = None) -> None:
+    A lane for guests runs users' statements too, and has the server's own settings.
+    """
+
+    def __init__(self, driver: Driver, lock: Any | None = None, *, guests: bool = False) -> None:
         self._driver = driver
         self._lock = lock if lock is not None else threading.RLock()
+        self._guests = guests
         self._connection: Any = None
 
     @contextmanager
@@ -179,8 +217,8 @@ class Lane:
             except BaseException as error:
                 self._undo(connection, error)
                 raise
-        if tx.news:
-            self._driver.committed(tx)
+            if tx.news:
+                self._tell(tx)
 
     @contextmanager
     def autocommit(self) -> Iterator[Tx]:
@@ -193,10 +231,22 @@ class Lane:
                 self._undo(connection, error)
                 raise
 
+    def _tell(self, tx: Tx) -> None:
+        """Wake others.  It is committed: whatever goes wrong now must not look as if it were not."""
+        try:
+            self._driver.committed(tx)
+        except Exception as error:
+            if self._driver.trouble(error) is Trouble.OTHER:
+                raise
+            self.drop()
+
     def _open(self) -> Any:
         if self._connection is None:
             try:
-                self._connection = self._driver.connect()
+                connection = self._driver.connect()
+                if not self._guests:
+                    self._driver.tune(connection)
+                self._connection = connection
             except Exception as error:
                 if self._driver.trouble(error) is Trouble.GONE:
                     raise DatabaseUnavailable(self._driver.name, str(error).strip()) from error
@@ -229,10 +279,11 @@ class Lane:
 
 
 class Pool:
-    """A few lanes for whoever needs one: reads and transactional steps."""
+    """A few lanes for whoever needs one: reads, or users' transactions."""
 
-    def __init__(self, driver: Driver, size: int) -> None:
+    def __init__(self, driver: Driver, size: int, *, guests: bool = False) -> None:
         self._driver = driver
+        self._guests = guests
         self._free: list[Lane] = []
         self._slots = threading.BoundedSemaphore(size)
         self._guard = threading.Lock()
@@ -241,12 +292,15 @@ class Pool:
     def lane(self) -> Iterator[Lane]:
         with self._slots:
             with self._guard:
-                lane = self._free.pop() if self._free else Lane(self._driver, self._driver.reading)
+                lane = self._free.pop() if self._free else self._new()
             try:
                 yield lane
             finally:
                 with self._guard:
                     self._free.append(lane)
+
+    def _new(self) -> Lane:
+        return Lane(self._driver, self._driver.reading, guests=self._guests)
 
     def close(self) -> None:
         with self._guard:

@@ -14,13 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ..errors import AlreadyRunning, InvalidState, RunConflict, RunNotFound
+from ..kernel.journal import FINAL
 from ..kernel.model import (
-    Await,
     ExecutionState,
     HistoryEvent,
     NewExecution,
     NewRun,
+    Note,
     Operation,
     Park,
     Record,
@@ -35,8 +38,13 @@ from ..kernel.model import (
     Verdict,
     topic_of,
 )
-from ..kernel.settle import under, waiting_state
-from .base import Tx, batch
+from ..kernel.settle import Outcome, under, waiting_state
+from . import readiness
+from .base import Tx, batch, news, write
+from .canceling import cancel_rest
+from .fitness import unfit_operation
+
+Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its delivery
 
 
 @dataclass
@@ -50,17 +58,36 @@ class Changes:
     ended_executions: list[dict[str, Any]] = field(default_factory=list)
     ended_runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     parked: list[dict[str, Any]] = field(default_factory=list)
-    readiness: list[dict[str, Any]] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     consumed: list[dict[str, Any]] = field(default_factory=list)
     settled: Counter[tuple[str, str]] = field(default_factory=Counter)
+    reopened: list[tuple[str, str]] = field(default_factory=list)
     unwaited: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
+    canceled: set[str] = field(default_factory=set)
     now: int = 0
 
     def step(self, step: Step) -> None:
-        # A statement may not touch a row twice: the latest state of a step is enough.
-        self.steps[step.run_id, step.key] = step
+        # A statement may not touch a row twice: the latest state of a step is enough, and a
+        # record is written once, whatever is said of the step after it.
+        known = self.steps.get((step.run_id, step.key))
+        if known is None or known.state not in FINAL:
+            self.steps[step.run_id, step.key] = step
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch has read, under its locks, before it decides anything."""
+
+    alive: set[str]  # workers in office
+    runs: dict[str, tuple[str, bool]]  # their state, and whether somebody watches
+    held: set[Delivery]  # what is executing under the token of the operation that ends it
+    known: dict[str, tuple[str, str]]  # type and input of the runs whose chosen ids are taken
+
+    def state(self, run_id: str, changes: Changes) -> str:
+        """A run's state, as the operations before this one have left it."""
+        ended = changes.ended_runs.get(run_id)
+        return self.runs[run_id][0] if ended is None else str(ended["state"])
 
 
 @dataclass
@@ -75,33 +102,30 @@ class Applied:
 def apply(tx: Tx, operations: Sequence[Operation], *, helpers_wanted: bool) -> Applied:
     """Apply all of it, or raise and change nothing."""
     alive = _fence(tx, operations)
-    runs = _lock_runs(tx, operations, alive)
-    held = _lock_executions(tx, operations, alive)
-    known = _known_runs(tx, operations)
+    runs = _lock_runs(tx, operations)
+    seen = Seen(alive, runs, _lock_executions(tx, operations, alive), _known_runs(tx, operations))
     changes = Changes()
-    answers = [_plan(operation, alive, runs, held, known, changes) for operation in operations]
-    _write(tx, changes)
-    woken = settle_readiness(tx, changes)
-    watched = [run for run in changes.ended_runs if runs[run][1]]
+    answers = [_plan(operation, seen, changes) for operation in operations]
+    woken, canceled = _write(tx, changes)
+    watched = [run for run in changes.ended_runs if runs[run][1]] + canceled
     ready = woken or any(row.state == ExecutionState.READY for row in changes.executions)
     ready = ready or any(row["state"] == ExecutionState.READY for row in changes.parked)
     remote = any(isinstance(operation, Start) and operation.remote for operation in operations)
     if (ready and helpers_wanted) or remote or watched:
-        tx.driver.notify(tx, batch({"work": ready or remote, "runs": watched[:100]}))
-    return Applied(answers, made_ready=ready, ended=list(changes.ended_runs))
+        tx.driver.notify(tx, news(work=ready or remote, runs=watched))
+    return Applied(answers, made_ready=ready, ended=[*changes.ended_runs, *canceled])
 
 
 def _fence(tx: Tx, operations: Iterable[Operation]) -> set[str]:
+    """Which of the workers that write here are still in office; they stay so until we commit."""
     workers = {op.worker for op in operations if isinstance(op, Record | Park | Settle)}
-    if not workers:
-        return set()
-    rows = tx.query(tx.sql.fence, rows=batch([{"id": worker} for worker in sorted(workers)]))
-    return {row[0] for row in rows}
+    for start in operations:
+        if isinstance(start, Start):
+            workers |= {row.worker for row in start.executions if row.worker is not None}
+    return {worker for worker in sorted(workers) if tx.query(tx.sql.fence, id=worker)}
 
 
-def _lock_runs(
-    tx: Tx, operations: Iterable[Operation], alive: set[str]
-) -> dict[str, tuple[str, bool]]:
+def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str, bool]]:
     """Lock the runs that the batch may change; return their state, and whether somebody watches."""
     wanted: set[str] = set()
     for op in operations:
@@ -117,15 +141,22 @@ def _lock_runs(
     return {row[0]: (row[1], bool(row[2])) for row in rows}
 
 
-def _lock_executions(tx: Tx, operations: Iterable[Operation], alive: set[str]) -> set[tuple[str, str, int]]:
-    keys = [
-        {"run_id": op.key.run_id, "node": op.key.node, "attempt": op.key.attempt, "token": op.token}
-        for op in operations
-        if isinstance(op, Park | Settle) and op.worker in alive
-    ]
-    if not keys:
+def _lock_executions(tx: Tx, operations: Iterable[Operation], alive: set[str]) -> set[Delivery]:
+    ends = [op for op in operations if isinstance(op, Park | Settle) and op.worker in alive]
+    return lock_executions(tx, {(op.key.run_id, op.key.node, op.key.attempt, op.token) for op in ends})
+
+
+def lock_executions(tx: Tx, deliveries: set[Delivery]) -> set[Delivery]:
+    """Lock these executions; return those that still execute under that very token."""
+    if not deliveries:
         return set()
-    return {(row[0], row[1], row[2]) for row in tx.query(tx.sql.lock_executions, rows=batch(keys))}
+    keys = sorted({delivery[:3] for delivery in deliveries})
+    rows = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt in keys]
+    return {
+        (run, node, attempt, token)
+        for run, node, attempt, token, state in tx.query(tx.sql.lock_executions, rows=batch(rows))
+        if state == ExecutionState.EXECUTING
+    } & deliveries
 
 
 def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str, str]]:
@@ -137,28 +168,28 @@ def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str,
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def _plan(
-    op: Operation,
-    alive: set[str],
-    runs: dict[str, tuple[str, bool]],
-    held: set[tuple[str, str, int]],
-    known: dict[str, tuple[str, str]],
-    changes: Changes,
-) -> Any:
+def _plan(op: Operation, seen: Seen, changes: Changes) -> Any:
+    refused = unfit_operation(op)
+    if refused is not None:
+        return refused
     if isinstance(op, Record):
-        return _record(op, alive, runs, changes)
+        return _record(op, seen, changes)
     if isinstance(op, Settle):
-        return _settle(op, runs, held, changes)
+        return _settle(op, seen, changes)
     if isinstance(op, Start):
-        return _start(op, known, changes)
+        return _start(op, seen, changes)
     if isinstance(op, Park):
-        return _park(op, runs, held, changes)
+        return _park(op, seen, changes)
     if isinstance(op, Send):
-        return _send(op, runs, changes)
+        return _send(op, seen, changes)
+    if isinstance(op, Note):
+        changes.history += op.events
+        return Verdict.APPLIED
     raise TypeError(f"the store has no operation {type(op).__name__}")
 
 
-def _start(op: Start, known: dict[str, tuple[str, str]], changes: Changes) -> list[Started] | Exception:
+def _start(op: Start, seen: Seen, changes: Changes) -> list[Started] | Exception:
+    known = seen.known
     for run in op.runs:
         if run.id in known and known[run.id] != (run.type, run.input):
             return RunConflict(run.id, known[run.id][0])
@@ -167,24 +198,33 @@ def _start(op: Start, known: dict[str, tuple[str, str]], changes: Changes) -> li
         if run.id in fresh:
             known[run.id] = (run.type, run.input)
             changes.runs.append(run)
-    changes.executions += [row for row in op.executions if row.run_id in fresh]
+    changes.executions += [_leased(row, seen) for row in op.executions if row.run_id in fresh]
     for step in op.steps:
         if step.run_id in fresh:
             changes.step(step)
     return [Started(id=run.id, created=run.id in fresh) for run in op.runs]
 
 
-def _record(op: Record, alive: set[str], runs: dict[str, tuple[str, bool]], changes: Changes) -> Verdict:
-    if op.worker not in alive:
+def _leased(row: NewExecution, seen: Seen) -> NewExecution:
+    """A new execution may come with a lease; that of a worker no longer in office is void."""
+    if row.worker is None or row.worker in seen.alive:
+        return row
+    return msgspec.structs.replace(
+        row, state=ExecutionState.READY, worker=None, token=None, deliveries=0, started_at=None
+    )
+
+
+def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
+    if op.worker not in seen.alive:
         return Verdict.STALE
-    if op.run_id in runs and runs[op.run_id][0] == RunState.CANCELED:
-        return Verdict.STALE  # nothing new begins in a canceled run
+    state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
+    if state == RunState.CANCELED:
+        return Verdict.CANCELED
     for step in op.steps:
         changes.step(step)
     for row in op.executions:
-        if op.run_id in runs and runs[op.run_id][0] == RunState.PAUSED:
-            row.state = ExecutionState.HELD
-        changes.executions.append(row)
+        held = state == RunState.PAUSED and row.state != ExecutionState.EXECUTING
+        changes.executions.append(msgspec.structs.replace(row, state=ExecutionState.HELD) if held else row)
     if op.children is not None:
         changes.runs += op.children.runs
         changes.executions += op.children.executions
@@ -192,17 +232,12 @@ def _record(op: Record, alive: set[str], runs: dict[str, tuple[str, bool]], chan
     return Verdict.APPLIED
 
 
-def _settle(
-    op: Settle, runs: dict[str, tuple[str, bool]], held: set[tuple[str, str, int]], changes: Changes
-) -> Settled:
-    key = (op.key.run_id, op.key.node, op.key.attempt)
-    if key not in held:
+def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
+    delivery = (op.key.run_id, op.key.node, op.key.attempt, op.token)
+    if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
-    held.discard(key)  # a second settle in the same batch is stale too
-    state = runs[op.key.run_id][0]
-    pending = changes.ended_runs.get(op.key.run_id)
-    if pending is not None:
-        state = pending["state"]
+    seen.held.discard(delivery)  # a second settle in the same batch is stale too
+    state = seen.state(op.key.run_id, changes)
     plan = under(state, op.plan)
     changes.now = max(changes.now, op.now)
     changes.ended_executions.append(
@@ -220,7 +255,7 @@ def _settle(
     for step in op.steps:
         changes.step(step)
     if plan.again is not None:
-        changes.executions.append(plan.again)
+        changes.executions.append(_leased(plan.again, seen))
     if plan.topic is not None:
         changes.settled[op.key.run_id, topic_of("steps", plan.topic)] += 1
     changes.history += plan.history
@@ -241,7 +276,9 @@ def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
         "error": end.error,
         "finished_at": now if final else None,
     }
-    if final:
+    if end.state == RunState.CANCELED:
+        changes.canceled.add(run_id)
+    elif final:
         changes.unwaited.add(run_id)
     else:
         changes.held.add(run_id)
@@ -250,18 +287,16 @@ def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
         )
 
 
-def _park(
-    op: Park, runs: dict[str, tuple[str, bool]], held: set[tuple[str, str, int]], changes: Changes
-) -> Settled:
-    key = (op.key.run_id, op.key.node, op.key.attempt)
-    if key not in held:
+def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
+    delivery = (op.key.run_id, op.key.node, op.key.attempt, op.token)
+    if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
-    held.discard(key)
+    seen.held.discard(delivery)
     changes.now = max(changes.now, op.now)
-    state = runs[op.key.run_id][0]
+    state = seen.state(op.key.run_id, changes)
     for step in op.steps:
         changes.step(step)
-    due = op.now if state == RunState.CANCELED else op.wake_at
+    due = op.now if state == RunState.CANCELED and not op.undoing else op.wake_at
     waiting = ExecutionState.HELD if state == RunState.PAUSED else waiting_state(due, op.now)
     changes.parked.append(
         {
@@ -277,10 +312,10 @@ def _park(
     return Settled(verdict=Verdict.APPLIED, run_state=state)
 
 
-def _send(op: Send, runs: dict[str, tuple[str, bool]], changes: Changes) -> Any:
-    if op.run_id not in runs:
+def _send(op: Send, seen: Seen, changes: Changes) -> Any:
+    if op.run_id not in seen.runs:
         return RunNotFound(op.run_id)
-    state = runs[op.run_id][0]
+    state = seen.state(op.run_id, changes)
     if RunState(state).final:
         return InvalidState("send to", op.run_id, state)
     changes.now = max(changes.now, op.sent_at)
@@ -297,7 +332,8 @@ def _send(op: Send, runs: dict[str, tuple[str, bool]], changes: Changes) -> Any:
     return Verdict.APPLIED
 
 
-def _write(tx: Tx, changes: Changes) -> None:
+def _write(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
+    """Write it all; return whether a run was woken, and which children were canceled along with a run."""
     sql = tx.sql
     for statement, rows in (
         (sql.insert_runs, changes.runs),
@@ -310,86 +346,29 @@ def _write(tx: Tx, changes: Changes) -> None:
         (sql.end_runs, list(changes.ended_runs.values())),
         (sql.insert_history, changes.history),
     ):
-        if rows:
-            tx.run(statement, rows=batch(rows))
+        write(tx, statement, rows)
+    # Counted before anything is put down: what is put down looks by itself what has happened by now.
+    woken = readiness.count(tx, changes.settled, changes.now)
     if changes.parked:
-        _park_all(tx, changes)
+        readiness.park(tx, changes.parked)
     for run in sorted(changes.held):
         tx.run(sql.hold, id=run)
-    if changes.unwaited:
-        tx.run(sql.clear_readiness, rows=batch([{"id": run} for run in sorted(changes.unwaited)]))
+    readiness.forget(tx, sorted(changes.unwaited))
+    canceled = [child for run in sorted(changes.canceled) for child in cancel_rest(tx, run, changes.now)]
+    return woken, canceled
 
 
-def _park_all(tx: Tx, changes: Changes) -> None:
-    """Put executions down, unless what they await has happened meanwhile."""
-    awaits = [item for row in changes.parked for item in row["awaits"]]
-    pending = _pending(tx, awaits) if awaits else {}
-    for row in changes.parked:
-        happened = [item for item in row["awaits"] if (item.run_id, item.topic) not in pending]
-        if happened:
-            row["scheduled_for"] = row["now"]
-            if row["state"] != ExecutionState.HELD:
-                row["state"] = ExecutionState.READY
-        else:
-            changes.readiness += [
-                {"run_id": item.run_id, "node": item.topic, "required": pending[item.run_id, item.topic]}
-                for item in row["awaits"]
-            ]
-        del row["awaits"], row["now"]
-    tx.run(tx.sql.park_executions, rows=batch(changes.parked))
-    if awaits:
-        tx.run(tx.sql.clear_readiness, rows=batch([{"id": run} for run in sorted({a.run_id for a in awaits})]))
-    if changes.readiness:
-        tx.run(tx.sql.put_readiness, rows=batch(changes.readiness))
-
-
-def _pending(tx: Tx, awaits: list[Await]) -> dict[tuple[str, str], int]:
-    pending: dict[tuple[str, str], int] = {}
-    for kind, statement in (
-        ("steps", tx.sql.pending_steps),
-        ("child", tx.sql.pending_children),
-        ("message", tx.sql.pending_messages),
-    ):
-        asked = [item for item in awaits if item.kind == kind]
-        if asked:
-            for run, name, *count in tx.query(statement, rows=batch(asked)):
-                pending[run, topic_of(kind, name)] = int(count[0]) if count else 1
-    return pending
-
-
-def settle_readiness(tx: Tx, changes: Changes) -> bool:
-    """Count what has happened; make due the runs whose wait is over by it."""
-    if not changes.settled:
-        return False
-    rows = [
-        {"run_id": run, "node": node, "increment": count}
-        for (run, node), count in sorted(changes.settled.items())
-    ]
-    if not tx.run(tx.sql.add_readiness, rows=batch(rows)):
-        return False  # nobody waits for any of it
-    full = sorted({row[0] for row in tx.query(tx.sql.full_readiness, rows=batch(rows))})
-    if not full:
-        return False
-    wake(tx, full, changes.now)
-    return True
-
-
-def wake(tx: Tx, runs: Sequence[str], now: int) -> None:
-    """Make the parked executions of these runs due."""
-    ids = batch([{"id": run} for run in runs])
-    tx.run(tx.sql.clear_readiness, rows=ids)
-    tx.run(tx.sql.wake, rows=ids, now=now)
-
-
-def explain_conflict(tx: Tx, op: Operation) -> Exception | list[Started] | None:
-    """After a unique violation of one operation alone: what is in its way."""
+def explain_conflict(tx: Tx, op: Operation) -> Any:
+    """After a unique violation of one operation alone: what is in its way, or its answer."""
     start = op.children if isinstance(op, Record) else op
     if not isinstance(start, Start):
-        return None
+        return already_applied(tx, op)
     known = _known_runs(tx, [Start(runs=start.runs, executions=[], chosen=True)])
     for run in start.runs:
         if run.id in known and known[run.id] != (run.type, run.input):
             return RunConflict(run.id, known[run.id][0])
+    if isinstance(op, Record):
+        return already_applied(tx, op)
     for run in start.runs:
         if run.exclusive and run.id not in known:
             rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)
@@ -416,10 +395,10 @@ def already_applied(tx: Tx, op: Operation) -> Any:
             if nodes and nodes <= {row[1] for row in rows}:
                 return Verdict.APPLIED
     elif isinstance(op, Settle | Park):
-        # The token stays in the row until the next claim, so finding it there, and the
-        # execution no longer executing, means that this very settle went through.
+        # The token stays in the row until the next claim, so finding it there, and the execution
+        # no longer executing, means that this very settle went through: or that we were buried.
         rows = tx.query(tx.sql.delivered, **_key_and_token(op))
-        if rows and rows[0][0] != ExecutionState.EXECUTING:
+        if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:
             return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)
     return None
 

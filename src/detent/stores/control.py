@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from ..errors import InvalidState, RunNotFound
-from ..kernel.control import check, set_aside, undone
-from ..kernel.model import (
-    MAIN,
-    Claimed,
-    HistoryEvent,
-    NewExecution,
-    RunRow,
-    RunState,
-    topic_of,
-)
+from ..kernel.control import check, set_aside, taken_up, undone
+from ..kernel.model import Claimed, NewExecution, RunRow, RunState, topic_of
 from ..kernel.settle import Ending, Outcome, next_attempt
+from . import readiness
 from .base import Tx, batch, rows_to
-from .batch import Changes, settle_readiness
+from .canceling import cancel_run, lock_family, note
 from .leases import journal
 
 
@@ -33,6 +28,7 @@ def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
 
 def resume(tx: Tx, run_id: str, *, now: int) -> RunRow:
     """Let a paused run go on, or take a failed one up again with a fresh budget."""
+    lock_family(tx, run_id)
     run = lock(tx, run_id)
     check("resume", run_id, run.state)
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
@@ -45,12 +41,15 @@ def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
     steps = journal(tx, [run.id])[run.id]
     forgotten = set_aside([step for step in steps if step.kind not in ("spawn", "child")])
     if forgotten:
-        tx.run(tx.sql.delete_steps, id=run.id, rows=batch([{"step_key": step.key} for step in forgotten]))
+        tx.run(
+            tx.sql.delete_steps,
+            rows=batch([{"run_id": run.id, "step_key": step.key} for step in forgotten]),
+        )
     for step in forgotten:
         note(tx, run.id, "set_aside", {"step": step.key, "error": _raw(step.error)}, now)
     _set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
-    again = [_fresh(row, now) for row in _stopped(tx, run.id)]
+    again = [_fresh(row, now) for row in _stopped(tx, run)]
     if again:
         tx.run(tx.sql.insert_executions, rows=batch(again))
     note(tx, run.id, "resumed", {"from": run.state}, now)
@@ -59,11 +58,15 @@ def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
             _resume_locked(tx, lock(tx, child), now)
 
 
-def _stopped(tx: Tx, run_id: str) -> list[Claimed]:
-    """The nodes whose latest attempt failed for good."""
-    latest: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run_id))
-    failed = {(row[0], row[1]) for row in tx.query(tx.sql.failed_attempts, id=run_id)}
-    return [row for row in latest if (row.node, row.attempt) in failed]
+def _stopped(tx: Tx, run: RunRow) -> list[Claimed]:
+    """The nodes whose latest attempt is what stopped the run."""
+    latest: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run.id))
+    stopped = {
+        (node, attempt)
+        for node, attempt, outcome in tx.query(tx.sql.failed_attempts, id=run.id)
+        if taken_up(run.state, outcome)
+    }
+    return [row for row in latest if (row.node, row.attempt) in stopped]
 
 
 def _fresh(execution: Claimed, now: int) -> NewExecution:
@@ -78,30 +81,13 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
 
     What has a compensation is undone by a worker, after this.
     """
+    lock_family(tx, run_id)
     run = lock(tx, run_id)
     check("cancel", run_id, run.state)
-    canceled: list[str] = []
-    _cancel_locked(tx, run, reason, now, canceled)
-    return canceled
-
-
-def _cancel_locked(tx: Tx, run: RunRow, reason: str | None, now: int, canceled: list[str]) -> None:
-    canceled.append(run.id)
-    _set_state(tx, run, RunState.CANCELED, run.error, now)
-    undoing = tx.query(tx.sql.undoable, id=run.id)[0][0]
-    tx.run(tx.sql.cancel_executions, id=run.id, now=now, keep=MAIN if undoing else "")
-    tx.run(tx.sql.clear_readiness, rows=batch([{"id": run.id}]))
-    if undoing:
-        tx.run(tx.sql.unhold, id=run.id, now=now)
-        tx.run(tx.sql.wake, rows=batch([{"id": run.id}]), now=now)
-    note(tx, run.id, "canceled", {"reason": reason}, now)
-    for child, state in tx.query(tx.sql.children, id=run.id):
-        if state in (RunState.READY, RunState.PAUSED):
-            _cancel_locked(tx, lock(tx, child), "its parent was canceled", now, canceled)
+    canceled = cancel_run(tx, run_id, reason=reason, now=now)
     if run.parent is not None:
-        changes = Changes(now=now)
-        changes.settled[run.parent, topic_of("child", run.id)] += 1
-        settle_readiness(tx, changes)
+        readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)
+    return canceled
 
 
 def lock(tx: Tx, run_id: str) -> RunRow:
@@ -111,17 +97,13 @@ def lock(tx: Tx, run_id: str) -> RunRow:
     return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))
 
 
-def note(tx: Tx, run_id: str, event: str, detail: object, now: int) -> None:
-    """Add a line to the run's history."""
-    line = HistoryEvent(
-        run_id=run_id, happened_at=now, event=event, detail=msgspec.json.encode(detail).decode()
-    )
-    tx.run(tx.sql.insert_history, rows=batch([line]))
-
-
 def _set_state(tx: Tx, run: RunRow, state: RunState, error: str | None, now: int) -> None:
     tx.run(
-        tx.sql.set_run_state, id=run.id, state=str(state), error=error, finished_at=now if state.final else None
+        tx.sql.set_run_state,
+        id=run.id,
+        state=str(state),
+        error=error,
+        finished_at=now if state.final else None,
     )
 
 

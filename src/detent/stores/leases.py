@@ -16,15 +16,19 @@ from ..errors import TooManyRecoveries
 from ..kernel.model import (
     Claimed,
     Error,
+    ExecutionState,
     HistoryEvent,
     NewExecution,
+    Pulse,
     RunState,
     Step,
     WorkerRow,
 )
 from ..kernel.settle import recover
 from .base import Tx, batch, rows_to
-from .batch import Changes, end_run
+from .batch import Changes, end_run, lock_executions
+
+PROMOTED_AT_ONCE = 1000
 
 
 def claim(
@@ -34,9 +38,9 @@ def claim(
 
     A worker that is no longer in office gets nothing.
     """
-    if not tx.query(tx.sql.fence, rows=batch([{"id": worker}])):
+    if not tx.query(tx.sql.fence, id=worker):
         return []
-    tx.run(tx.sql.promote, now=now)
+    _promote(tx, now)
     known = batch([{"job": job} for job in jobs])
     found: list[tuple[str, str, int]] = []
     for queue in queues:
@@ -53,6 +57,13 @@ def claim(
     keys = batch(leases)
     tx.run(tx.sql.claimed, rows=keys, worker=worker, now=now)
     return rows_to(Claimed, tx.query(tx.sql.claimed_runs, rows=keys))
+
+
+def _promote(tx: Tx, now: int) -> None:
+    due = tx.query(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE)
+    if due:
+        keys = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt in due]
+        tx.run(tx.sql.promote, rows=batch(keys))
 
 
 def journal(tx: Tx, runs: Sequence[str]) -> dict[str, list[Step]]:
@@ -83,31 +94,55 @@ def workers(tx: Tx) -> list[WorkerRow]:
 
 
 def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
-    """Hand executions back that were not begun; others may claim them at once."""
-    keys = [{"run_id": c.run_id, "node": c.node, "attempt": c.attempt, "token": c.token} for c in claimed]
-    tx.run(tx.sql.release, rows=batch(keys))
+    """Hand executions back that were not begun; others may claim them at once.
+
+    Under the runs' locks: what is handed back while its run is being paused is held.
+    """
+    states = _lock_runs(tx, claimed)
+    rows = [
+        {
+            "run_id": c.run_id,
+            "node": c.node,
+            "attempt": c.attempt,
+            "token": c.token,
+            "state": ExecutionState.HELD if states[c.run_id] == RunState.PAUSED else ExecutionState.READY,
+        }
+        for c in sorted(claimed, key=_key)
+    ]
+    tx.run(tx.sql.release, rows=batch(rows))
 
 
-def bury(tx: Tx, worker: str, *, max_recoveries: int, now: int) -> list[NewExecution] | None:
-    """Take a dead worker out of office and give its executions back.
+def _lock_runs(tx: Tx, claimed: Sequence[Claimed]) -> dict[str, str]:
+    runs = sorted({c.run_id for c in claimed})
+    return {row[0]: row[1] for row in tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in runs]))}
+
+
+def _key(claimed: Claimed) -> tuple[str, str, int]:
+    return claimed.run_id, claimed.node, claimed.attempt
+
+
+def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -> list[NewExecution] | None:
+    """Take a worker out of office and give its executions back; `counted` where it died.
 
     None when somebody else did it.  Executions of paused runs come back held.
     """
     if not tx.query(tx.sql.lock_worker, id=worker):
         return None
     tx.run(tx.sql.delete_worker, id=worker)
-    orphans: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
+    found: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
+    # That was read before we had any locks: look again at the runs' states, and at what was
+    # handed back meanwhile.
+    states = _lock_runs(tx, found) if found else {}
+    held = lock_executions(tx, {(*_key(orphan), orphan.token) for orphan in found})
+    orphans = [orphan for orphan in found if (*_key(orphan), orphan.token) in held]
     if not orphans:
         return []
-    # The runs' states were read before we had their locks.
-    locked = tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in sorted({o.run_id for o in orphans})]))
-    states = {row[0]: row[1] for row in locked}
     asked = batch([{"run_id": o.run_id, "attempt": o.attempt} for o in orphans])
     progressed = {(row[0], row[1]) for row in tx.query(tx.sql.progressed, rows=asked)}
     changes = Changes(now=now)
     for orphan in orphans:
         orphan.run_state = states[orphan.run_id]
-        _return(orphan, (orphan.run_id, orphan.attempt) in progressed, max_recoveries, changes)
+        _return(orphan, (orphan.run_id, orphan.attempt) in progressed, counted, max_recoveries, changes)
     tx.run(tx.sql.end_executions, rows=batch(changes.ended_executions))
     if changes.executions:
         tx.run(tx.sql.insert_executions, rows=batch(changes.executions))
@@ -119,12 +154,15 @@ def bury(tx: Tx, worker: str, *, max_recoveries: int, now: int) -> list[NewExecu
     return changes.executions
 
 
-def _return(orphan: Claimed, progressed: bool, max_recoveries: int, changes: Changes) -> None:
+def _return(orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, changes: Changes) -> None:
     cause = TooManyRecoveries(orphan.node, orphan.recoveries)
-    error = Error(type="detent.errors.TooManyRecoveries", message=str(cause), fields=vars(cause), rebuildable=True)
+    error = Error(
+        type="detent.errors.TooManyRecoveries", message=str(cause), fields=vars(cause), rebuildable=True
+    )
     plan = recover(
         orphan,
         progressed=progressed,
+        counted=counted,
         max_recoveries=max_recoveries,
         error=msgspec.json.encode(error).decode(),
         now=changes.now,
@@ -148,3 +186,20 @@ def _return(orphan: Claimed, progressed: bool, max_recoveries: int, changes: Cha
         changes.executions.append(plan.again)
     if plan.run is not None and plan.run.state == RunState.PAUSED:
         end_run(orphan.run_id, plan.run, changes.now, changes)
+
+
+def pulse(tx: Tx, worker: str, *, now: int) -> Pulse:
+    """All that a worker wants to know now and then, in one statement."""
+    found = Pulse(now=now)
+    for kind, text, number, other in tx.query(tx.sql.pulse, worker=worker, now=now):
+        if kind == "worker":
+            found.workers.append((text, number, other))
+        elif kind == "now":
+            found.now = number
+        elif kind == "due":
+            found.next_due = number or None
+        elif kind == "ready":
+            found.ready = bool(number)
+        else:
+            found.interrupted.append((text, kind))
+    return found

@@ -72,12 +72,14 @@ def migrate(tx: Tx, dialect: str, *, now: int) -> list[Migration]:
     MySQL commits at every DDL statement, so the lock is one that outlives commits
     there, and each migration is noted only when all of it is done.
     """
-    tx.driver.migration_lock(tx)
-    tx.run(_LEDGER)
-    missing = check(applied(tx), migrations(dialect))
-    for migration in missing:
-        tx.driver.script(tx.connection, migration.text)
-        tx.run(
-            _NOTE.format(version=migration.version, name=migration.name, checksum=migration.checksum, now=now)
-        )
-    return missing
+    with tx.driver.migration_lock(tx):
+        tx.run(_LEDGER)
+        missing = check(applied(tx), migrations(dialect))
+        for migration in missing:
+            tx.driver.script(tx.connection, migration.text)
+            tx.run(
+                _NOTE.format(
+                    version=migration.version, name=migration.name, checksum=migration.checksum, now=now
+                )
+            )
+        return missing

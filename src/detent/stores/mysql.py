@@ -7,13 +7,16 @@ that listens sleeps inside the server; one that has news ends those sleeps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, WorkerRow
-from .base import Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
+from .base import OFFICE_LOOK, Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
 from .statements import build, kind_of
 
 try:
@@ -21,47 +24,86 @@ try:
 except ImportError:  # said when somebody asks for this database
     pymysql = None  # type: ignore[assignment]
 
-_TYPES = {"int": "BIGINT", "long": "LONGTEXT", "text": "VARCHAR(300)"}
-_MIGRATION_LOCK = "detent.migrate"
-_DEADLOCK, _LOCK_TIMEOUT, _DUPLICATE, _NO_TABLE, _DISK_FULL, _INTERRUPTED = 1213, 1205, 1062, 1146, 1021, 1317
+# Spelled out, because a batch would otherwise have the character set of the user's database.
+_UNICODE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_TYPES = {"int": "BIGINT", "long": f"LONGTEXT {_UNICODE}", "text": f"VARCHAR(500) {_UNICODE}"}
+_DUPLICATE, _NO_TABLE, _INTERRUPTED = 1062, 1146, 1317
+# Deadlock, lock wait, a statement that somebody killed, one that took too long (MariaDB, MySQL).
+_RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024})
+# Too many clients, shutdown, a full disk, the network, a killed connection, a server that became read-only;
+# and what only a connect can meet: no access, no such database.  From 2000 on, the client lost the server.
+_GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
+_GONE |= {1290, 1792, 1836, 1044, 1045, 1049, 1698}
 _LISTENING = "detent listens"
 
 
 class MySqlDialect:
+    """InnoDB locks what it reads on the way to a row, and the optimiser likes to read small tables
+    whole.  So whatever locks says which table comes first and which index it uses: two
+    transactions that want different rows must never meet.
+    """
+
+    server_now = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
     skip_locked = "SKIP LOCKED"
     fence = "LOCK IN SHARE MODE"  # MariaDB does not know FOR SHARE
+    # The expression of the generated column (see the migration), for the values asked for.
+    hero = (
+        "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"
+        " LENGTH(:hero_type), :hero_type, :hero_id), 256)"
+    )
 
     def lock(self, alias: str) -> str:
         return "FOR UPDATE"  # a JSON_TABLE has no rows to lock
+
+    def by(self, index: str) -> str:
+        return f"FORCE INDEX ({index})"
 
     def rows(self, *columns: str) -> str:
         types = ", ".join(f"{c} {_TYPES[kind_of(c)]} PATH '$.{c}'" for c in columns)
         return f"JSON_TABLE(:rows, '$[*]' COLUMNS ({types})) AS x"
 
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        return f"STRAIGHT_JOIN {table} AS {alias} FORCE INDEX ({index})"
+
+    def one_of(self, column: str, field: str) -> str:
+        # IS TRUE keeps it a filter: as a semi-join it would be reordered, and the backlog sorted.
+        return f"({column} IN (SELECT x.{field} FROM {self.rows(field)})) IS TRUE"
+
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
         # Assignments are made from left to right, each seeing those before it.
         changes = ", ".join(f"t.{part.strip()}" for part in _split(assignments))
-        return f"UPDATE {table} AS t JOIN {self.rows(*columns)} ON {where} SET {changes}"
+        return f"UPDATE {self.rows(*columns)} {self.join(table, 't')} ON {where} SET {changes}"
 
     def upsert_unless(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
     ) -> str:
         names = ", ".join(columns)
         # The condition reads the old row, so the column it asks for is changed last.
-        decisive = unless.split()[0]
+        decisive = unless.split(maxsplit=1)[0]
         ordered = [c for c in updated if c != decisive] + [decisive]
         changes = ", ".join(f"{c} = IF({table}.{unless}, {table}.{c}, VALUES({c}))" for c in ordered)
+        fields = ", ".join(f"x.{c}" for c in columns)
         return (
-            f"INSERT INTO {table} ({names}) SELECT {', '.join('x.' + c for c in columns)} FROM {self.rows(*columns)}"
+            f"INSERT INTO {table} ({names}) SELECT {fields} FROM {self.rows(*columns)}"
             f" ON DUPLICATE KEY UPDATE {changes}"
         )
 
     def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
         names = ", ".join(columns)
+        fields = ", ".join(f"x.{c}" for c in columns)
         return (
-            f"INSERT INTO {table} ({names}) SELECT {', '.join('x.' + c for c in columns)} FROM {self.rows(*columns)}"
+            f"INSERT INTO {table} ({names}) SELECT {fields} FROM {self.rows(*columns)}"
             f" ON DUPLICATE KEY UPDATE {key[0]} = {table}.{key[0]}"
         )
+
+    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+        same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
+        return f"DELETE t FROM {self.rows(*columns)} {self.join(table, 't')} ON {same}"
 
 
 def _split(assignments: str) -> list[str]:
@@ -80,6 +122,7 @@ class MySqlDriver:
     name = "MySQL"
     writing = None
     reading = None
+    largest = 16 * 1024 * 1024  # until the server has told
     statements = pyformat(build(MySqlDialect()))
 
     def __init__(self, url: str) -> None:
@@ -102,7 +145,17 @@ class MySqlDriver:
             self._connect["unix_socket"] = options["unix_socket"]
 
     def connect(self) -> Any:
-        return pymysql.connect(autocommit=True, **self._connect)
+        connection = pymysql.connect(autocommit=True, **self._connect)
+        with connection.cursor() as cursor:  # what does not fit is an error, and is not cut off
+            cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+        return connection
+
+    def tune(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            # A batch is full of quotes and backslashes: sent as they are, it is half as long.
+            cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES'")
+            cursor.execute("SELECT @@max_allowed_packet")
+            self.largest = int(cursor.fetchone()[0]) - 65_536
 
     def begin(self, connection: Any) -> None:
         connection.begin()
@@ -117,11 +170,11 @@ class MySqlDriver:
         code = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else None
         if code == _DUPLICATE:
             return Trouble.UNIQUE
-        if code in (_DEADLOCK, _LOCK_TIMEOUT):
+        if code in _RETRY:
             return Trouble.RETRY
-        if isinstance(error, DatabaseUnavailable):
+        if isinstance(error, DatabaseUnavailable | pymysql.InterfaceError) or code in _GONE:
             return Trouble.GONE
-        if isinstance(error, pymysql.OperationalError | pymysql.InterfaceError) or code == _DISK_FULL:
+        if isinstance(code, int) and 2000 <= code < 3000:
             return Trouble.GONE
         return Trouble.OTHER
 
@@ -139,7 +192,7 @@ class MySqlDriver:
         listening = tx.query(
             "SELECT id FROM information_schema.processlist"
             " WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE %(mark)s",
-            mark=f"DO SLEEP(%{_LISTENING}%",
+            mark=f"SELECT SLEEP(%{_LISTENING}%",
         )
         for (connection_id,) in listening:
             try:
@@ -153,9 +206,16 @@ class MySqlDriver:
     def office(self) -> Office:
         return NamedLocks(self)
 
-    def migration_lock(self, tx: Tx) -> None:
-        # DDL commits, so the lock is the session's; it is released with the connection or by name.
-        tx.query("SELECT GET_LOCK(%(name)s, 600)", name=_MIGRATION_LOCK)
+    @contextmanager
+    def migration_lock(self, tx: Tx) -> Iterator[None]:
+        # DDL commits, so the lock is the session's.  Names are the whole server's, and short.
+        name = f"detent.migrate.{sha256(self._connect['database'].encode()).hexdigest()[:32]}"
+        if tx.query("SELECT GET_LOCK(%(name)s, 600)", name=name)[0][0] != 1:
+            raise DatabaseUnavailable(self.name, "another migration has been running for ten minutes")
+        try:
+            yield
+        finally:
+            tx.query("SELECT RELEASE_LOCK(%(name)s)", name=name)
 
     def script(self, connection: Any, text: str) -> None:
         with connection.cursor() as cursor:
@@ -171,18 +231,30 @@ class MySqlListener:
     """Sleeps in the server; whoever has news kills the sleep, not the session."""
 
     poll = 1.5
+    # News that came between two sleeps found nobody to wake, and often more news follows the first:
+    # after a call the next sleeps are short.
+    polls_after_news = (0.02, 0.1, 0.5)
 
     def __init__(self, driver: MySqlDriver) -> None:
         self._connection = driver.connect()
+        self._polls = list(self.polls_after_news)
 
     def wait(self, seconds: float) -> list[str]:
+        poll = self._polls.pop(0) if self._polls else self.poll
+        if self._sleep(min(seconds, poll)):
+            self._polls = list(self.polls_after_news)
+        return [""]
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep; True when it was cut short."""
         with self._connection.cursor() as cursor:
             try:
-                cursor.execute(f"DO SLEEP({min(seconds, self.poll):.3f}) /* {_LISTENING} */")
-            except pymysql.MySQLError as error:
+                cursor.execute(f"SELECT SLEEP({seconds:.3f}) /* {_LISTENING} */")
+                return bool(cursor.fetchone()[0])  # MySQL
+            except pymysql.MySQLError as error:  # MariaDB
                 if not error.args or error.args[0] != _INTERRUPTED:
                     raise
-        return [""]
+                return True
 
     def close(self) -> None:
         self._connection.close()
@@ -194,27 +266,21 @@ class NamedLocks:
     def __init__(self, driver: MySqlDriver) -> None:
         self._driver = driver
         self._connection: Any = None
-        self._mine: str | None = None
+        self._mine: int | None = None
+        self._sure_until = 0.0
 
     def take(self, worker: WorkerRow) -> None:
-        if self._connection is None or not self._connection.open:
-            self._connection = self._driver.connect()
-            self._mine = None
-        if self._mine != worker.id:
-            with self._connection.cursor() as cursor:
-                if self._mine is not None:
-                    cursor.execute("SELECT RELEASE_LOCK(%s)", [_lock_name(self._mine)])
-                cursor.execute("SELECT GET_LOCK(%s, 5)", [_lock_name(worker.id)])
-            self._mine = worker.id
+        if self._mine == worker.lock_no and (time.monotonic() < self._sure_until or self._alive()):
+            return
+        self.leave()
+        # At once or not: a session of ours that was cut off may hold it still, and then somebody
+        # vouches for us; the next time we ask again.
+        if self._ask("SELECT GET_LOCK(%s, 0)", worker) == 1:
+            self._mine = worker.lock_no
+            self._sure_until = time.monotonic() + OFFICE_LOOK
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        with self._connection.cursor() as cursor:
-            gone = set()
-            for worker in workers:
-                cursor.execute("SELECT IS_FREE_LOCK(%s)", [_lock_name(worker.id)])
-                if cursor.fetchone()[0] == 1:
-                    gone.add(worker.id)
-            return gone
+        return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
 
     def leave(self) -> None:
         if self._connection is not None:
@@ -223,6 +289,18 @@ class NamedLocks:
             self._connection = None
             self._mine = None
 
+    def _alive(self) -> bool:
+        try:
+            self._connection.ping(reconnect=False)
+        except pymysql.MySQLError:
+            return False
+        self._sure_until = time.monotonic() + OFFICE_LOOK
+        return True
 
-def _lock_name(worker: str) -> str:
-    return f"detent.{worker}"
+    def _ask(self, statement: str, worker: WorkerRow) -> Any:
+        if self._connection is None or not self._connection.open:
+            self._connection = self._driver.connect()
+            self._mine = None
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement, [f"detent.{worker.lock_no}"])
+            return cursor.fetchone()[0]

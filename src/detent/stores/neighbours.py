@@ -95,7 +95,7 @@ class Ear:
         if self._socket is None:
             time.sleep(seconds)
             return []
-        payloads = []
+        payloads: list[str] = []
         while select.select([self._socket], [], [], 0 if payloads else seconds)[0]:
             payloads.append(self._socket.recv(_LONGEST_PAYLOAD + 1).decode(errors="replace"))
         return payloads

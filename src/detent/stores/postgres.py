@@ -10,13 +10,15 @@ ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Record, Step, Verdict, WorkerRow
-from .base import Listener, Office, Trouble, Tx, batch, named_to_pyformat, pyformat
-from .statements import FINAL_STEP, build, columns_of, kind_of
+from .base import OFFICE_LOOK, Listener, Office, Trouble, Tx, batch, named_to_pyformat, pyformat
+from .fitness import unfit
+from .statements import ACTIVE_HERO, FINAL_STEP, build, columns_of, kind_of
 
 try:
     import psycopg
@@ -24,29 +26,51 @@ try:
     from psycopg.rows import tuple_row
 except ImportError:  # said when somebody asks for this database
     psycopg = None  # type: ignore[assignment]
+else:
+    _LOST = (psycopg.OperationalError, psycopg.InterfaceError)  # without an SQLSTATE: no server answered
 
+# By SQLSTATE.  Deadlock, serialisation; a lock or a statement that timed out.
+_RETRY = ("40", "55P03", "57014")
+# Connections, shutdown, a full disk, too many clients, I/O; a server that became a read-only standby.
+_GONE = ("08", "57P", "53", "58", "25006", "25P03")
 _CHANNEL = "detent"
 _TYPES = {"int": "bigint", "long": "text", "text": "text"}
 _MIGRATION_LOCK = 0x6465_7465_6E74  # "detent"
 
 
 class PostgresDialect:
+    server_now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)"
     skip_locked = "SKIP LOCKED"
     # Conflicts with deleting the row, not with the heartbeat's update of it.
     fence = "FOR KEY SHARE"
+    hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:
         return f"FOR UPDATE OF {alias}"
+
+    def by(self, index: str) -> str:
+        return ""
 
     def rows(self, *columns: str) -> str:
         types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
         return f"json_to_recordset(CAST(:rows AS json)) AS x({types})"
 
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        return f"JOIN {table} AS {alias}"
+
+    def one_of(self, column: str, field: str) -> str:
+        return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field)}))"
+
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
         return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
 
     def upsert_unless(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
     ) -> str:
         names = ", ".join(columns)
         changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
@@ -61,6 +85,10 @@ class PostgresDialect:
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)}"
             f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
         )
+
+    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+        same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
+        return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"
 
 
 def _record(dialect: PostgresDialect) -> str:
@@ -81,6 +109,7 @@ class PostgresDriver:
     name = "PostgreSQL"
     writing = None
     reading = None
+    largest = 1 << 29  # a value has at most 1 GB
     statements = pyformat(build(PostgresDialect()))
     _quick = _record(PostgresDialect())
 
@@ -99,8 +128,17 @@ class PostgresDriver:
             application_name="detent",
         )
 
+    def tune(self, connection: Any) -> None:
+        # A plan that was made while a table was empty stays in use while it fills.  Ours always go from
+        # a batch through an index, so forbid what only ever looks good on empty tables.
+        if not self._pgbouncer:
+            connection.execute(
+                "SELECT set_config(name, 'off', false) FROM (VALUES ('enable_seqscan'), ('enable_hashjoin'),"
+                " ('enable_mergejoin'), ('jit')) AS settings(name)"
+            )
+
     def begin(self, connection: Any) -> None:
-        connection.execute("BEGIN")
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def cursor(self, connection: Any) -> Any:
         return connection.cursor(row_factory=tuple_row)
@@ -111,13 +149,14 @@ class PostgresDriver:
     def trouble(self, error: BaseException) -> Trouble:
         if isinstance(error, pg_errors.UniqueViolation):
             return Trouble.UNIQUE
-        if isinstance(error, pg_errors.DeadlockDetected | pg_errors.SerializationFailure):
-            return Trouble.RETRY
         if isinstance(error, DatabaseUnavailable):
             return Trouble.GONE
-        if isinstance(error, pg_errors.InsufficientResources):  # a full disk, too many connections
-            return Trouble.GONE
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        if not isinstance(error, psycopg.Error):
+            return Trouble.OTHER
+        state = error.sqlstate or ""
+        if state.startswith(_RETRY):
+            return Trouble.RETRY
+        if state.startswith(_GONE) or (not state and isinstance(error, _LOST)):
             return Trouble.GONE
         return Trouble.OTHER
 
@@ -126,18 +165,24 @@ class PostgresDriver:
 
     def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
         worker = None
+        steps: dict[tuple[str, str], Step] = {}
         for op in operations:
-            if not isinstance(op, Record) or op.executions or op.children or op.consume:
+            if not isinstance(op, Record) or op.executions or op.children or op.consume or op.reopen:
                 return None
             if worker is not None and op.worker != worker:
                 return None
             worker = op.worker
-        latest = {(step.run_id, step.key): step for op in operations for step in op.steps}  # type: ignore[attr-defined]
+            for step in op.steps:
+                if (step.run_id, step.key) in steps or unfit(step) is not None:
+                    return None
+                steps[step.run_id, step.key] = step
+        if not steps:
+            return None
 
         def record(tx: Tx) -> list[Any] | None:
-            written = tx.run(self._quick, worker=worker, rows=batch(list(latest.values())))
+            written = tx.run(self._quick, worker=worker, rows=batch(list(steps.values())))
             # None: the lease may be lost, the long way will tell.
-            return [Verdict.APPLIED] * len(operations) if written == len(latest) else None
+            return [Verdict.APPLIED] * len(operations) if written == len(steps) else None
 
         return record
 
@@ -153,8 +198,10 @@ class PostgresDriver:
     def office(self) -> Office:
         return LeaseOnly() if self._pgbouncer else AdvisoryLocks(self)
 
-    def migration_lock(self, tx: Tx) -> None:
+    @contextmanager
+    def migration_lock(self, tx: Tx) -> Iterator[None]:
         tx.query("SELECT pg_advisory_xact_lock(%(key)s)", key=_MIGRATION_LOCK)
+        yield  # the commit releases it
 
     def script(self, connection: Any, text: str) -> None:
         connection.execute(text)
@@ -182,23 +229,43 @@ class AdvisoryLocks:
         self._driver = driver
         self._connection: Any = None
         self._mine: int | None = None
+        self._sure_until = 0.0
 
     def take(self, worker: WorkerRow) -> None:
+        if self._mine == worker.lock_no and (time.monotonic() < self._sure_until or self._alive()):
+            return
+        self.leave()
+        # Not the blocking form: a session of ours that was cut off may hold it still, and then
+        # somebody vouches for us; the next time we ask again.
+        rows = self._open().execute("SELECT pg_try_advisory_lock(%s)", [worker.lock_no]).fetchall()
+        if rows[0][0]:
+            self._mine = worker.lock_no
+            self._sure_until = time.monotonic() + OFFICE_LOOK
+
+    def _alive(self) -> bool:
+        try:
+            self._open().execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        self._sure_until = time.monotonic() + OFFICE_LOOK
+        return True
+
+    def _open(self) -> Any:
         if self._connection is None or self._connection.closed:
             self._connection = self._driver.connect()
             self._mine = None
-        if self._mine != worker.lock_no:
-            if self._mine is not None:
-                self._connection.execute("SELECT pg_advisory_unlock_all()")
-            self._connection.execute("SELECT pg_advisory_lock(%s)", [worker.lock_no])
-            self._mine = worker.lock_no
+        return self._connection
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        rows = self._connection.execute(
-            "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
-            " WHERE locktype = 'advisory' AND granted"
-            "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        ).fetchall()
+        rows = (
+            self._open()
+            .execute(
+                "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
+                " WHERE locktype = 'advisory' AND granted"
+                "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            .fetchall()
+        )
         held = {row[0] for row in rows}
         return {worker.id for worker in workers if worker.lock_no not in held}
 

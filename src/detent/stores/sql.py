@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..errors import DatabaseUnavailable, RunNotFound
+from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
 from ..kernel.model import (
     Claimed,
     ExecutionRow,
     Message,
     NewExecution,
     Operation,
+    Pulse,
     RunRow,
     Step,
     WorkerRow,
 )
 from . import batch as batches
-from . import control, leases
+from . import canceling, control, leases
 from . import migrate as migrations
-from .base import Driver, Lane, Pool, Trouble, Tx, batch, rows_to
+from .base import Driver, Lane, Pool, Trouble, Tx, news, rows_to
 from .statements import RUN_FILTERS
 
 T = TypeVar("T")
@@ -43,12 +44,14 @@ class SqlStore:
         self._claims = self._writer if alone else Lane(driver)
         self._beats = self._writer if alone else Lane(driver)
         self._pool = Pool(driver, pool_size)
+        self._guests = Pool(driver, pool_size, guests=True)
 
     def close(self) -> None:
         """Close all connections; the next verb opens new ones."""
         for lane in {self._writer, self._claims, self._beats}:
             lane.close()
         self._pool.close()
+        self._guests.close()
         self.driver.close()
 
     # Schema
@@ -78,13 +81,24 @@ class SqlStore:
 
         Twice: settles and parks are stale, messages are dropped, records change nothing.
         """
+        answers = self._quickly(operations)
+        if answers is not None:
+            return batches.Applied(answers)
+        return self._again(
+            self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
+        )
+
+    def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
         quick = self.driver.quick(operations)
-        if quick is not None:
+        if quick is None:
+            return None
+        try:
             with self._writer.autocommit() as tx:
-                answers = quick(tx)
-            if answers is not None:
-                return batches.Applied(answers)
-        return self._again(self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted))
+                return quick(tx)
+        except Exception as error:
+            if self.driver.trouble(error) is not Trouble.RETRY:
+                raise
+            return None  # the long way tries again
 
     def explain_conflict(self, operation: Operation) -> Any:
         """What is in the way of an operation that hit a unique key; reads only."""
@@ -116,43 +130,61 @@ class SqlStore:
         self._again(self._beats, lambda tx: leases.register(tx, worker))
 
     def renew(self, worker: str, *, lease: int, now: int) -> bool:
-        """Extend a worker's lease; False when it is no longer in office.  Twice extends it again."""
+        """Extend a worker's lease; False when it is no longer in office.  Twice extends it again.
+
+        Leases are kept by the database's clock where it has one: machines disagree.
+        """
         return bool(
-            self._again(
-                self._beats, lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease_until=now + lease)
-            )
+            self._again(self._beats, lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease=lease))
         )
 
-    def bury(self, worker: str, *, max_recoveries: int, now: int) -> list[NewExecution] | None:
-        """Take a dead worker out of office and give its work back; twice: None."""
+    def bury(
+        self, worker: str, *, max_recoveries: int, now: int, counted: bool = True
+    ) -> list[NewExecution] | None:
+        """Take a worker out of office and give its work back; twice: None."""
         return self._again(
-            self._beats, lambda tx: leases.bury(tx, worker, max_recoveries=max_recoveries, now=now)
+            self._beats,
+            lambda tx: leases.bury(tx, worker, counted=counted, max_recoveries=max_recoveries, now=now),
         )
+
+    def pulse(self, worker: str, *, now: int) -> Pulse:
+        """Workers, timers, ready work, and what became of the runs that this worker executes."""
+        with self._beats.autocommit() as tx:
+            return leases.pulse(tx, worker, now=now)
 
     def workers(self) -> list[WorkerRow]:
         with self._reading() as tx:
             return leases.workers(tx)
 
-    def interrupted(self, worker: str) -> list[tuple[str, str]]:
-        """Runs that this worker executes and that were paused or canceled meanwhile."""
+    def next_due(self) -> int | None:
+        """When the next timer is due."""
         with self._reading() as tx:
-            return [(row[0], row[1]) for row in tx.query(tx.sql.interrupted, worker=worker)]
-
-    def outlook(self, queues: Sequence[str]) -> tuple[bool, int | None]:
-        """Whether something is ready in these queues, and when the next timer is due."""
-        with self._reading() as tx:
-            ready = tx.query(tx.sql.ready_queues, rows=batch([{"queue": queue} for queue in queues]))
-            return bool(ready), tx.query(tx.sql.next_due)[0][0]
+            due: int | None = tx.query(tx.sql.next_due)[0][0]
+            return due
 
     # Control
 
     def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
         """Stop new executions of a run; twice is InvalidState."""
-        self._again(self._writer, lambda tx: control.pause(tx, run_id, reason=reason, now=now))
+        self._again(
+            self._writer, lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
+        )
 
     def resume(self, run_id: str, *, now: int) -> None:
         """Let a paused or failed run go on; twice is InvalidState."""
-        self._again(self._writer, lambda tx: self._told(tx, control.resume(tx, run_id, now=now)))
+        try:
+            self._again(self._writer, lambda tx: self._told(tx, control.resume(tx, run_id, now=now)))
+        except Exception as error:
+            if self.driver.trouble(error) is not Trouble.UNIQUE:
+                raise
+            raise self._taken(run_id) from error
+
+    def _taken(self, run_id: str) -> AlreadyRunning:
+        """Why a failed run cannot be active again: its hero has begun another."""
+        run = self.run(run_id)
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)
+        return AlreadyRunning(rows[0][0] if rows else "", run.type, f"{run.hero_type} {run.hero_id}")
 
     def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
         """End a run and its children; twice is InvalidState."""
@@ -162,7 +194,7 @@ class SqlStore:
 
     def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
         """Add a line to a run's history; twice adds two."""
-        self._again(self._writer, lambda tx: control.note(tx, run_id, event, detail, now))
+        self._again(self._writer, lambda tx: canceling.note(tx, run_id, event, detail, now))
 
     def watch(self, run_id: str) -> RunRow:
         """Ask for a notification at the run's end; twice changes nothing.  Returns the run as it is."""
@@ -205,11 +237,10 @@ class SqlStore:
         with self._reading() as tx:
             return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
 
-    def unread(self, run_id: str, name: str) -> Message | None:
-        """The oldest message of that name that was not received yet."""
+    def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
+        """The oldest messages of that name that were not received yet."""
         with self._reading() as tx:
-            rows = tx.query(tx.sql.unread_messages, run_id=run_id, name=name)
-        return Message(seq=rows[0][0], name=rows[0][1], value=rows[0][2]) if rows else None
+            return rows_to(Message, tx.query(tx.sql.unread_messages, run_id=run_id, name=name, limit=limit))
 
     def published(self, run_id: str, name: str) -> str | None:
         with self._reading() as tx:
@@ -225,8 +256,15 @@ class SqlStore:
             with self._writer.transaction() as tx:
                 yield tx
         else:
-            with self._pool.lane() as lane, lane.transaction() as tx:
+            with self._guests.lane() as lane, lane.transaction() as tx:
                 yield tx
+
+    def apply_within(self, tx: Tx, operation: Operation) -> Any:
+        """Apply an operation in a transaction that somebody else will end."""
+        answer = batches.apply(tx, [operation], helpers_wanted=True).answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def joined(self, connection: Any) -> Tx:
         """A transaction that belongs to the user: we write into it, and never end it."""
@@ -239,7 +277,7 @@ class SqlStore:
 
     def _told(self, tx: Tx, answer: T) -> T:
         """Others may have work from this: wake them at the commit."""
-        self.driver.notify(tx, batch({"work": True, "runs": answer if isinstance(answer, list) else []}))
+        self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
         return answer
 
     def _again(self, lane: Lane, verb: Callable[[Tx], T]) -> T:

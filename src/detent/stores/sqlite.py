@@ -14,32 +14,49 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from ..errors import DatabaseUnavailable
 from ..kernel.model import Operation
 from .base import Listener, Office, Trouble, Tx
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
-from .statements import build
+from .statements import ACTIVE_HERO, build
 
 BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
 
 
 class SqliteDialect:
+    server_now = ":now"
     skip_locked = ""
     fence = ""
+    hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:
         return ""  # the transaction is the lock
+
+    def by(self, index: str) -> str:
+        return ""
 
     def rows(self, *columns: str) -> str:
         fields = ", ".join(f"json_extract(value, '$.{c}') AS {c}" for c in columns)
         return f"(SELECT {fields} FROM json_each(:rows)) AS x"
 
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        return f"CROSS JOIN {table} AS {alias}"  # CROSS: SQLite keeps the order of the tables
+
+    def one_of(self, column: str, field: str) -> str:
+        return f"{column} IN (SELECT x.{field} FROM {self.rows(field)})"
+
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
         return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
 
     def upsert_unless(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
     ) -> str:
         names = ", ".join(columns)
         changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
@@ -55,11 +72,16 @@ class SqliteDialect:
             f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
         )
 
+    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+        names, fields = ", ".join(columns), ", ".join(f"x.{c}" for c in columns)
+        return f"DELETE FROM {table} WHERE ({names}) IN (SELECT {fields} FROM {self.rows(*columns)})"
+
 
 class SqliteDriver:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
 
     name = "SQLite"
+    largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
 
     def __init__(self, path: str) -> None:
@@ -77,12 +99,19 @@ class SqliteDriver:
                 self._memory = _Kept(":memory:", isolation_level=None, check_same_thread=False)
             return self._memory
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
         _patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -16000")
         return connection
+
+    def tune(self, connection: sqlite3.Connection) -> None:
+        """All connections are alike."""
 
     def begin(self, connection: sqlite3.Connection) -> None:
         _patiently(connection, "BEGIN IMMEDIATE")
@@ -94,7 +123,11 @@ class SqliteDriver:
 
     def trouble(self, error: BaseException) -> Trouble:
         if isinstance(error, sqlite3.IntegrityError):
-            return Trouble.UNIQUE
+            unique = error.sqlite_errorcode in (
+                sqlite3.SQLITE_CONSTRAINT_UNIQUE,
+                sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
+            )
+            return Trouble.UNIQUE if unique else Trouble.OTHER
         if isinstance(error, DatabaseUnavailable):
             return Trouble.GONE
         if isinstance(error, sqlite3.OperationalError):
@@ -102,7 +135,12 @@ class SqliteDriver:
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 return Trouble.RETRY
             # A full disk, a file system that fails, a folder that is away: it may come back.
-            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if code in (
+                sqlite3.SQLITE_FULL,
+                sqlite3.SQLITE_IOERR,
+                sqlite3.SQLITE_CANTOPEN,
+                sqlite3.SQLITE_READONLY,
+            ):
                 return Trouble.GONE
         return Trouble.OTHER
 
@@ -128,8 +166,8 @@ class SqliteDriver:
     def office(self) -> Office:
         return NoOffice() if self.memory else LockFiles(self.neighbours.folder)
 
-    def migration_lock(self, tx: Tx) -> None:
-        """The transaction is the lock."""
+    def migration_lock(self, tx: Tx) -> AbstractContextManager[None]:
+        return nullcontext()  # the transaction is the lock
 
     def script(self, connection: sqlite3.Connection, text: str) -> None:
         # Not executescript(): it commits first.

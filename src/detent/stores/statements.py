@@ -18,12 +18,15 @@ from typing import Protocol
 from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
+ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
+   AND exclusive = 1 AND state IN ('ready', 'paused')"""
 WAITING = "('ready', 'timer', 'parked', 'held')"
 FINAL_STEP = "('completed', 'failed')"
 
 _INTEGERS = frozenset(
-    "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries recoveries "
-    "failures started_at seq written_by wake_at required settled increment happened_at sent_at".split()
+    "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
+    "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
+    " sent_at".split()
 )
 _LONG = frozenset("input result error value detail progress".split())
 
@@ -53,14 +56,28 @@ class Dialect(Protocol):
     """Where databases differ."""
 
     skip_locked: str
+    server_now: str  # microseconds by the database's clock, or `:now`
     fence: str  # a shared lock that a heartbeat does not wait for
+    hero: str  # the condition by which the index finds the active run of a hero
 
     def lock(self, alias: str) -> str:
         """Behind a SELECT: lock the rows of that table for writing."""
         ...
 
+    def by(self, index: str) -> str:
+        """Behind a table: read it through that index, in its order."""
+        ...
+
     def rows(self, *columns: str) -> str:
         """The batch `:rows` as a table `x` of these columns."""
+        ...
+
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        """Behind `rows`: for each row of the batch, in its order, look into `table` through that index."""
+        ...
+
+    def one_of(self, column: str, field: str) -> str:
+        """The condition that `column` is among the batch's `field`, without a join that loses the order."""
         ...
 
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
@@ -68,13 +85,22 @@ class Dialect(Protocol):
         ...
 
     def upsert_unless(
-        self, table: str, columns: tuple[str, ...], key: tuple[str, ...], updated: tuple[str, ...], unless: str
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
     ) -> str:
         """INSERT the batch; where the key exists, update it unless the condition on the old row holds."""
         ...
 
     def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
         """INSERT the batch; leave what exists as it is."""
+        ...
+
+    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+        """DELETE what has the same values in these columns as a row of the batch."""
         ...
 
 
@@ -112,17 +138,17 @@ class Statements:
     claim: str
     claimed: str
     claimed_runs: str
+    due_timers: str
     promote: str
     next_due: str
-    ready_queues: str
     insert_worker: str
     renew_worker: str
+    pulse: str
     workers: str
     lock_worker: str
     delete_worker: str
     held_by: str
     progressed: str
-    interrupted: str
     release: str
     # Control
     lock_run: str
@@ -130,6 +156,7 @@ class Statements:
     hold: str
     unhold: str
     set_run_state: str
+    cancel_run: str
     cancel_executions: str
     undoable: str
     children: str
@@ -163,26 +190,27 @@ def build(d: Dialect) -> Statements:
     return Statements(
         # Whether these workers are still in office.  Held until commit: who buries
         # a worker takes the row exclusively, so no write of it slips past its end.
-        fence=f"""
-SELECT id FROM detent_workers
- WHERE id IN (SELECT x.id FROM {d.rows("id")})
- {d.fence}""",
-        known_runs=f"SELECT r.id, r.type, r.input FROM {d.rows('id')} JOIN detent_runs r ON r.id = x.id",
-        # In the order of ids, so that two batches cannot wait for each other.
+        fence=f"SELECT id FROM detent_workers WHERE id = :id {d.fence}",
+        known_runs=f"""
+SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+        # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
+        # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order.
         lock_runs=f"""
 SELECT r.id, r.state, r.watched
   FROM {d.rows("id")}
-  JOIN detent_runs r ON r.id = x.id
+  {d.join("detent_runs", "r")} ON r.id = x.id
  ORDER BY r.id
  {d.lock("r")}""",
+        # State and token are for the caller to compare: as conditions here they lead a planner
+        # to begin with all that executes anywhere, and to wait for strangers' locks.
         lock_executions=f"""
-SELECT t.run_id, t.node, t.attempt
-  FROM {d.rows(*keys, "token")}
-  JOIN detent_executions t ON {on_key} AND t.token = x.token AND t.state = 'executing'
- ORDER BY t.run_id, t.node
+SELECT t.run_id, t.node, t.attempt, t.token, t.state
+  FROM {d.rows(*keys)}
+  {d.join("detent_executions", "t")} ON {on_key}
+ ORDER BY t.run_id, t.node, t.attempt
  {d.lock("t")}""",
         delivered="""
-SELECT state FROM detent_executions
+SELECT state, outcome FROM detent_executions
  WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
         insert_runs=insert("detent_runs", run_columns),
         insert_executions=insert("detent_executions", execution_columns),
@@ -193,7 +221,8 @@ SELECT state FROM detent_executions
         end_executions=d.update(
             "detent_executions",
             (*keys, "state", "outcome", "result", "error", "finished_at"),
-            "state = x.state, outcome = x.outcome, result = x.result, error = x.error, finished_at = x.finished_at",
+            "state = x.state, outcome = x.outcome, result = x.result, error = x.error,"
+            " finished_at = x.finished_at",
             on_key,
         ),
         end_runs=d.update(
@@ -213,12 +242,13 @@ SELECT state FROM detent_executions
         pending_steps=f"""
 SELECT x.run_id, x.name, COUNT(*)
   FROM {d.rows("run_id", "name")}
-  JOIN detent_executions e ON e.run_id = x.run_id AND e.topic = x.name AND e.state IN {ACTIVE}
+  {d.join("detent_executions", "e", "detent_executions_topic")}
+    ON e.run_id = x.run_id AND e.topic = x.name AND e.state IN {ACTIVE}
  GROUP BY x.run_id, x.name""",
         pending_children=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
-  JOIN detent_runs r ON r.id = x.name AND r.state IN ('ready', 'paused')""",
+  {d.join("detent_runs", "r")} ON r.id = x.name AND r.state IN ('ready', 'paused')""",
         pending_messages=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
@@ -234,14 +264,14 @@ SELECT x.run_id, x.name
         full_readiness=f"""
 SELECT t.run_id, t.node, t.required, t.settled
   FROM {d.rows("run_id", "node")}
-  JOIN detent_readiness t ON t.run_id = x.run_id AND t.node = x.node
+  {d.join("detent_readiness", "t")} ON t.run_id = x.run_id AND t.node = x.node
  WHERE t.settled >= t.required""",
-        clear_readiness=f"DELETE FROM detent_readiness WHERE run_id IN (SELECT x.id FROM {d.rows('id')})",
+        clear_readiness=d.delete("detent_readiness", ("run_id",)),
         wake=d.update(
             "detent_executions",
-            ("id",),
+            ("run_id",),
             "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
-            "t.run_id = x.id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
+            "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
         ),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
@@ -250,16 +280,16 @@ SELECT t.run_id, t.node, t.required, t.settled
         unread_messages="""
 SELECT seq, name, value FROM detent_messages
  WHERE run_id = :run_id AND name = :name AND consumed = 0
- ORDER BY seq LIMIT 1""",
+ ORDER BY seq LIMIT :limit""",
         # What is due in one queue, most urgent first, of the kinds that this worker knows.
         # SKIP LOCKED keeps workers from queueing behind each other.
         # Served by detent_executions_ready: its rows are only what may be claimed now.
         claim=f"""
 SELECT e.run_id, e.node, e.attempt
-  FROM detent_executions e
+  FROM detent_executions e {d.by("detent_executions_ready")}
  WHERE e.state = 'ready'
    AND e.queue = :queue
-   AND e.job IN (SELECT x.job FROM {d.rows("job")})
+   AND {d.one_of("e.job", "job")}
  ORDER BY e.precedence, e.scheduled_for, e.run_id
  LIMIT :limit
  {d.lock("e")} {d.skip_locked}""",
@@ -270,74 +300,92 @@ SELECT e.run_id, e.node, e.attempt
             " deliveries = t.deliveries + 1",
             on_key,
         ),
-        claimed_runs=_claimed(f"JOIN {d.rows(*keys)} ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt"),
-        # Timers whose time has come.  Served by detent_executions_timer.
-        promote="""
-UPDATE detent_executions SET state = 'ready'
- WHERE state = 'timer' AND scheduled_for <= :now""",
+        claimed_runs=_claimed(
+            f"{d.rows(*keys)} {d.join('detent_executions', 'e')}"
+            " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
+            d.join("detent_runs", "r"),
+        ),
+        # Timers whose time has come.  What somebody else has in hand (a second promotion, a
+        # cancel) is left to them, so that nobody waits here.  Served by detent_executions_timer.
+        due_timers=f"""
+SELECT e.run_id, e.node, e.attempt
+  FROM detent_executions e {d.by("detent_executions_timer")}
+ WHERE e.state = 'timer'
+   AND e.scheduled_for <= :now
+ ORDER BY e.scheduled_for
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}""",
+        promote=d.update("detent_executions", keys, "state = 'ready'", on_key),
         next_due="SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer'",
-        ready_queues="""
-SELECT queue FROM detent_executions WHERE state = 'ready' AND queue IN (SELECT x.queue FROM """
-        + d.rows("queue")
-        + ") LIMIT 1",
         insert_worker="""
 INSERT INTO detent_workers (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until)
 VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until)""",
-        renew_worker="UPDATE detent_workers SET beat_at = :now, lease_until = :lease_until WHERE id = :id",
+        renew_worker=f"""
+UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
+ WHERE id = :id AND :now > 0""",
+        pulse=f"""
+SELECT 'worker', id, lock_no, lease_until FROM detent_workers
+UNION ALL
+SELECT 'now', '', {d.server_now}, 0
+UNION ALL
+SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0 FROM detent_executions WHERE state = 'timer'
+UNION ALL
+SELECT 'ready', '', COUNT(*), 0 FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' LIMIT 1) AS one
+UNION ALL
+SELECT r.state, r.id, 0, 0
+  FROM detent_executions e
+  JOIN detent_runs r ON r.id = e.run_id
+ WHERE e.worker = :worker AND e.state = 'executing' AND r.state IN ('paused', 'canceled') AND :now > 0""",
         workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
         lock_worker=f"SELECT id FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
         # Served by detent_executions_worker.
-        held_by=_claimed("") + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
+        held_by=_claimed("detent_executions e")
+        + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
         # Which attempts got somewhere before their worker died.
         progressed=f"""
 SELECT DISTINCT x.run_id, x.attempt
   FROM {d.rows("run_id", "attempt")}
-  JOIN detent_steps s ON s.run_id = x.run_id AND s.written_by = x.attempt
-                     AND s.state NOT IN ('executing')""",
-        interrupted="""
-SELECT r.id, r.state
-  FROM detent_executions e
-  JOIN detent_runs r ON r.id = e.run_id
- WHERE e.worker = :worker AND e.state = 'executing' AND r.state IN ('paused', 'canceled')""",
+  {d.join("detent_steps", "s")}
+    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')""",
         # Handed back unexecuted, as if never claimed.
         release=d.update(
             "detent_executions",
-            (*keys, "token"),
-            "state = CASE (SELECT r.state FROM detent_runs r WHERE r.id = t.run_id)"
-            " WHEN 'paused' THEN 'held' ELSE 'ready' END, token = NULL, worker = NULL",
+            (*keys, "token", "state"),
+            "state = x.state, token = NULL, worker = NULL, started_at = NULL",
             f"{on_key} AND t.token = x.token AND t.state = 'executing'",
         ),
         lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
         watch_run="UPDATE detent_runs SET watched = 1 WHERE id = :id AND watched = 0",
         hold=f"""
-UPDATE detent_executions SET state = 'held'
+UPDATE detent_executions {d.by("PRIMARY")} SET state = 'held'
  WHERE run_id = :id AND state IN ('ready', 'timer', 'parked')""",
-        unhold="""
-UPDATE detent_executions
-   SET state = CASE WHEN scheduled_for IS NULL THEN 'parked' WHEN scheduled_for <= :now THEN 'ready' ELSE 'timer' END
+        unhold=f"""
+UPDATE detent_executions {d.by("PRIMARY")}
+   SET state = CASE WHEN scheduled_for IS NULL THEN 'parked'
+                    WHEN scheduled_for <= :now THEN 'ready' ELSE 'timer' END
  WHERE run_id = :id AND state = 'held'""",
-        set_run_state="UPDATE detent_runs SET state = :state, error = :error, finished_at = :finished_at WHERE id = :id",
+        set_run_state="""
+UPDATE detent_runs SET state = :state, error = :error, finished_at = :finished_at WHERE id = :id""",
+        cancel_run="UPDATE detent_runs SET state = 'canceled', finished_at = :now WHERE id = :id",
         cancel_executions=f"""
-UPDATE detent_executions SET state = 'canceled', outcome = 'canceled_by_operator', finished_at = :now
+UPDATE detent_executions {d.by("PRIMARY")}
+   SET state = 'canceled', outcome = 'canceled_by_operator', finished_at = :now
  WHERE run_id = :id AND state IN {WAITING} AND node <> :keep""",
         undoable="""
 SELECT COUNT(*) FROM detent_steps
- WHERE run_id = :id AND undo IS NOT NULL AND state = 'completed'""",
+ WHERE run_id = :id AND undo_step IS NOT NULL AND state = 'completed'""",
         children="SELECT id, state FROM detent_runs WHERE parent = :id ORDER BY id",
         failed_attempts="""
-SELECT node, attempt FROM detent_executions WHERE run_id = :id AND state = 'failed'""",
-        delete_steps=f"""
-DELETE FROM detent_steps
- WHERE run_id = :id AND step_key IN (SELECT x.step_key FROM {d.rows("step_key")})""",
+SELECT node, attempt, outcome FROM detent_executions WHERE run_id = :id AND state = 'failed'""",
+        delete_steps=d.delete("detent_steps", ("run_id", "step_key")),
         # The latest attempt of each node of a run.
-        latest=_claimed("") + """
+        latest=_claimed("detent_executions e")
+        + """
  WHERE e.run_id = :id
-   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l WHERE l.run_id = e.run_id AND l.node = e.node)""",
-        hero_run="""
-SELECT id FROM detent_runs
- WHERE type = :type AND hero_type = :hero_type AND hero_id = :hero_id AND exclusive = 1
-   AND state IN ('ready', 'paused')""",
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
+                     WHERE l.run_id = e.run_id AND l.node = e.node)""",
+        hero_run=f"SELECT id FROM detent_runs WHERE {d.hero}",
         run=f"""
 SELECT {run_row},
        CASE WHEN EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')
@@ -367,17 +415,19 @@ SELECT result FROM detent_steps
 
 
 _OF_EXECUTION = frozenset(
-    "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic started_at".split()
+    "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
+    " started_at".split()
 )
 _OF_RUN = {"type": "type", "run_input": "input", "run_state": "state"}
 
 
-def _claimed(join: str) -> str:
+def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
     """SELECT executions with their runs, in the order of `Claimed`'s fields."""
     columns = ", ".join(
-        f"e.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}" for name in columns_of(Claimed)
+        f"e.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
+        for name in columns_of(Claimed)
     )
-    return f"SELECT {columns} FROM detent_executions e {join} JOIN detent_runs r ON r.id = e.run_id"
+    return f"SELECT {columns} FROM {executions} {join} ON r.id = e.run_id"
 
 
 def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
@@ -412,9 +462,12 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         return ", ".join(source.get(c, "NULL") for c in columns)
 
     return f"""
-SELECT {steps} FROM {d.rows("id")} JOIN detent_steps s ON s.run_id = x.id
+SELECT {steps} FROM {d.rows("id")} {d.join("detent_steps", "s")} ON s.run_id = x.id
 UNION ALL
-SELECT {select(spawned)} FROM {d.rows("id")} JOIN detent_executions e ON e.run_id = x.id AND e.kind = 'step'
-   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l WHERE l.run_id = e.run_id AND l.node = e.node)
+SELECT {select(spawned)}
+  FROM {d.rows("id")} {d.join("detent_executions", "e")} ON e.run_id = x.id AND e.kind = 'step'
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
+                     WHERE l.run_id = e.run_id AND l.node = e.node)
 UNION ALL
-SELECT {select(child)} FROM {d.rows("id")} JOIN detent_runs r ON r.parent = x.id"""
+SELECT {select(child)}
+  FROM {d.rows("id")} {d.join("detent_runs", "r", "detent_runs_parent")} ON r.parent = x.id"""

@@ -1,4 +1,5 @@
-CREATE TABLE detent_runs (
+-- MySQL commits at every DDL statement: IF NOT EXISTS lets a migration that was cut short be run again.
+CREATE TABLE IF NOT EXISTS detent_runs (
     id          VARCHAR(255) PRIMARY KEY,
     type        VARCHAR(255) NOT NULL,
     kind        VARCHAR(16) NOT NULL,
@@ -17,20 +18,19 @@ CREATE TABLE detent_runs (
     forked_from VARCHAR(255),
     watched     INT NOT NULL DEFAULT 0,
     created_at  BIGINT NOT NULL,
-    finished_at BIGINT
+    finished_at BIGINT,
+    -- One active run per (type, hero).
+    -- There are no partial indexes here: a generated column is NULL where the rule does not apply.
+    hero_slot   CHAR(64) CHARACTER SET ascii COLLATE ascii_bin
+        AS (CASE WHEN exclusive = 1 AND state IN ('ready', 'paused')
+                 THEN SHA2(CONCAT_WS(':', LENGTH(type), type, LENGTH(hero_type), hero_type, hero_id), 256) END) STORED,
+    UNIQUE INDEX detent_runs_hero (hero_slot),
+    INDEX detent_runs_parent (parent),
+    INDEX detent_runs_created (created_at),
+    INDEX detent_runs_trouble (state, created_at)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- One active run per (type, hero).
--- There are no partial indexes here: a generated column is NULL where the rule does not apply.
-ALTER TABLE detent_runs ADD COLUMN hero_slot CHAR(64) CHARACTER SET ascii COLLATE ascii_bin
-    AS (CASE WHEN exclusive = 1 AND state IN ('ready', 'paused')
-             THEN SHA2(CONCAT_WS(CHAR(10), type, hero_type, hero_id), 256) END) STORED;
-CREATE UNIQUE INDEX detent_runs_hero ON detent_runs (hero_slot);
-CREATE INDEX detent_runs_parent ON detent_runs (parent);
-CREATE INDEX detent_runs_created ON detent_runs (created_at);
-CREATE INDEX detent_runs_trouble ON detent_runs (state, created_at);
-
-CREATE TABLE detent_executions (
+CREATE TABLE IF NOT EXISTS detent_executions (
     run_id        VARCHAR(255) NOT NULL,
     node          VARCHAR(255) NOT NULL,
     attempt       INT NOT NULL,
@@ -53,22 +53,21 @@ CREATE TABLE detent_executions (
     created_at    BIGINT NOT NULL,
     started_at    BIGINT,
     finished_at   BIGINT,
-    PRIMARY KEY (run_id, node, attempt)
+    -- One active execution per (run, node).
+    active_node   VARCHAR(255)
+        AS (CASE WHEN state IN ('ready', 'timer', 'parked', 'held', 'executing') THEN node END) STORED,
+    PRIMARY KEY (run_id, node, attempt),
+    UNIQUE INDEX detent_executions_active (run_id, active_node),
+    -- What may be claimed now, in the order of claiming.  Claimed and finished rows leave it.
+    INDEX detent_executions_ready (state, queue, precedence, scheduled_for, run_id),
+    INDEX detent_executions_timer (state, scheduled_for),
+    INDEX detent_executions_worker (worker, state),
+    INDEX detent_executions_topic (run_id, topic)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What may be claimed now, in the order of claiming.  Claimed and finished rows leave it.
-CREATE INDEX detent_executions_ready ON detent_executions (state, queue, precedence, scheduled_for, run_id);
-CREATE INDEX detent_executions_timer ON detent_executions (state, scheduled_for);
-CREATE INDEX detent_executions_worker ON detent_executions (worker, state);
--- One active execution per (run, node).
-ALTER TABLE detent_executions ADD COLUMN active_node VARCHAR(255)
-    AS (CASE WHEN state IN ('ready', 'timer', 'parked', 'held', 'executing') THEN node END) STORED;
-CREATE UNIQUE INDEX detent_executions_active ON detent_executions (run_id, active_node);
-CREATE INDEX detent_executions_topic ON detent_executions (run_id, topic);
-
-CREATE TABLE detent_steps (
+CREATE TABLE IF NOT EXISTS detent_steps (
     run_id      VARCHAR(255) NOT NULL,
-    step_key    VARCHAR(255) NOT NULL,
+    step_key    VARCHAR(500) NOT NULL,
     seq         BIGINT NOT NULL,
     kind        VARCHAR(16) NOT NULL,
     name        VARCHAR(255) NOT NULL,
@@ -79,17 +78,17 @@ CREATE TABLE detent_steps (
     result      LONGTEXT,
     error       LONGTEXT,
     wake_at     BIGINT,
-    undo        VARCHAR(255),
+    undo_step   VARCHAR(255),
     progress    LONGTEXT,
     started_at  BIGINT,
     finished_at BIGINT,
     PRIMARY KEY (run_id, step_key)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE detent_messages (
+CREATE TABLE IF NOT EXISTS detent_messages (
     seq        BIGINT AUTO_INCREMENT PRIMARY KEY,
     run_id     VARCHAR(255) NOT NULL,
-    message_id VARCHAR(255) NOT NULL,
+    message_id VARCHAR(500) NOT NULL,
     name       VARCHAR(255) NOT NULL,
     value      LONGTEXT NOT NULL,
     sent_at    BIGINT NOT NULL,
@@ -97,7 +96,7 @@ CREATE TABLE detent_messages (
     UNIQUE (run_id, message_id)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE detent_readiness (
+CREATE TABLE IF NOT EXISTS detent_readiness (
     run_id   VARCHAR(255) NOT NULL,
     node     VARCHAR(300) NOT NULL,
     required INT NOT NULL,
@@ -105,16 +104,16 @@ CREATE TABLE detent_readiness (
     PRIMARY KEY (run_id, node)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE TABLE detent_history (
+CREATE TABLE IF NOT EXISTS detent_history (
     seq         BIGINT AUTO_INCREMENT PRIMARY KEY,
     run_id      VARCHAR(255) NOT NULL,
     happened_at BIGINT NOT NULL,
     event       VARCHAR(255) NOT NULL,
-    detail      LONGTEXT NOT NULL
+    detail      LONGTEXT NOT NULL,
+    INDEX detent_history_run (run_id, seq)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
-CREATE INDEX detent_history_run ON detent_history (run_id, seq);
 
-CREATE TABLE detent_workers (
+CREATE TABLE IF NOT EXISTS detent_workers (
     id          VARCHAR(255) PRIMARY KEY,
     name        VARCHAR(255) NOT NULL,
     pid         BIGINT NOT NULL,

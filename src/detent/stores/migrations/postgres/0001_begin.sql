@@ -76,7 +76,7 @@ CREATE TABLE detent_steps (
     result      TEXT,
     error       TEXT,
     wake_at     BIGINT,
-    undo        TEXT,
+    undo_step   TEXT,
     progress    TEXT,
     started_at  BIGINT,
     finished_at BIGINT,

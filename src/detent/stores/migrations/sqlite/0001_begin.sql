@@ -76,7 +76,7 @@ CREATE TABLE detent_steps (
     result      TEXT,
     error       TEXT,
     wake_at     INTEGER,
-    undo        TEXT,
+    undo_step   TEXT,
     progress    TEXT,
     started_at  INTEGER,
     finished_at INTEGER,

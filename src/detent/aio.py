@@ -1,0 +1,322 @@
+"""Detent for asyncio: AsyncApp, and the awaitable forms of what waits.
+
+    async with detent.AsyncApp("postgresql://...", include=[fulfil]) as app:
+        run = await app.start(fulfil, 42)
+        print(await run.result())
+
+Async workflows and steps run on the loop that opened the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as _random
+import uuid as _uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+
+from .app import App, Within, list_runs
+from .clock import span_micros, to_micros
+from .context import current_frame, current_step
+from .durable import MISSING, needed_frame, span_of
+from .engine import LOOK_AGAIN, Engine, Options
+from .errors import ResultTimeout
+from .functions import FunctionWorkflow
+from .kernel.model import RunRow, Start
+from .runtime.services import Threads
+from .views import Execution, Happening, executions_of, history_of, shown_state
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncApp:
+    """The same as `detent.App`, for asyncio: what waits is awaited."""
+
+    def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
+        self._sync = App(url, include=include, **settings)
+
+    @property
+    def engine(self) -> Engine:
+        return self._sync.engine
+
+    async def __aenter__(self) -> Self:
+        return await self.open(worker=True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self, *, worker: bool = False) -> Self:
+        loop = asyncio.get_running_loop()
+        await _in_thread(lambda: self.engine.open(worker=worker, loop=loop))
+        return self
+
+    async def close(self) -> None:
+        await _in_thread(self.engine.close)
+
+    async def migrate(self) -> list[str]:
+        return await _in_thread(self.engine.migrate)
+
+    def hero(
+        self,
+        cls: type,
+        *,
+        key: Callable[[Any], Any],
+        load: Callable[[str], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._sync.hero(cls, key=key, load=load, name=name)
+
+    async def start(
+        self, definition: FunctionWorkflow[P, Any] | str, *args: Any, **kwargs: Any
+    ) -> AsyncRun[Any]:
+        """Start a run; it is durable when this returns."""
+        return await self.options().start(definition, *args, **kwargs)
+
+    async def start_many(
+        self, definition: FunctionWorkflow[P, Any], calls: Iterable[tuple[Any, ...]]
+    ) -> list[AsyncRun[Any]]:
+        """Start a run for each tuple of arguments, all in one commit."""
+        return await self.options().start_many(definition, calls)
+
+    def options(self, **options: Any) -> AsyncStarter:
+        """How the next run is started; the keywords are those of `App.options`."""
+        return AsyncStarter(self, Options(**options))
+
+    def within(self, connection: Any) -> Within:
+        """Start runs inside your own transaction, given a sync connection (or `run_sync`'s)."""
+        return self._sync.within(connection)
+
+    async def run(self, id: str) -> AsyncRun[Any]:
+        return AsyncRun(self, await _in_thread(lambda: self.engine.row(id)))
+
+    async def runs(
+        self,
+        *,
+        type: str | None = None,
+        state: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+    ) -> list[AsyncRun[Any]]:
+        rows = await _in_thread(lambda: list_runs(self.engine, type, state, queue, limit, before))
+        return [AsyncRun(self, row) for row in rows]
+
+    async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
+        run_id = run if isinstance(run, str) else run.id
+        start = await _in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))
+        return (await self._start(start))[0]
+
+    async def _start(self, start: Start) -> list[AsyncRun[Any]]:
+        try:
+            answers = await self.engine.services.committer.arun(start)
+        except BaseException:
+            self.engine.started(start, None)
+            raise
+        if all(answer.created for answer in answers):
+            rows = self.engine.started(start, answers)
+        else:
+            rows = await _in_thread(lambda: self.engine.started(start, answers))
+        return [AsyncRun(self, row) for row in rows]
+
+
+class AsyncStarter:
+    """`app.options(...)`: starts runs with these options."""
+
+    def __init__(self, app: AsyncApp, options: Options) -> None:
+        self._app = app
+        self._options = options
+
+    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
+        return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
+
+    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        return await self._app._start(await self._prepared(definition, given)) if given else []
+
+    async def _prepared(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Start:
+        engine = self._app.engine
+        if not engine.is_open:
+            await _in_thread(lambda: engine.open(worker=False))
+        return engine.prepare(definition, calls, self._options)
+
+
+class AsyncRun(Generic[R]):
+    """One workflow in the database; see `detent.Run`."""
+
+    def __init__(self, app: AsyncApp, row: RunRow) -> None:
+        self._app = app
+        self._row = row
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}, {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def type(self) -> str:
+        return self._row.type
+
+    @property
+    def state(self) -> str:
+        return shown_state(self._row)
+
+    @property
+    def row(self) -> RunRow:
+        return self._row
+
+    async def refresh(self) -> Self:
+        self._row = await _in_thread(lambda: self._app.engine.row(self.id))
+        return self
+
+    async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
+        """Wait for the run's end, and return its value; see `Run.result`."""
+        engine = self._app.engine
+        loop = asyncio.get_running_loop()
+        returns = engine.returns(self.type)
+        deadline = None if timeout is None else loop.time() + span_micros(timeout) / 1e6
+        woken = asyncio.Event()
+        stop = engine.waiting(self.id, lambda: _set_soon(loop, woken))
+        watched = False
+        try:
+            while True:
+                over, value = engine.outcome((await self.refresh()).row, returns, wait_paused=wait_paused)
+                if over:
+                    return cast(R, value)
+                left = LOOK_AGAIN if deadline is None else deadline - loop.time()
+                if left <= 0:
+                    raise ResultTimeout(self.id, self.state)
+                if not watched:
+                    watched = True
+                    await _in_thread(lambda: engine.watch(self.id))
+                    continue
+                try:
+                    async with asyncio.timeout(min(left, LOOK_AGAIN)):
+                        await woken.wait()
+                except TimeoutError:
+                    continue
+                finally:
+                    woken.clear()
+        finally:
+            stop()
+
+    async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        frame = current_frame("send")
+        if frame is not None and id is None:
+            await frame.adrive(frame.send(self.id, name, value))
+            return
+        step = current_step()
+        engine = self._app.engine
+        message_id = id if id is not None or step is None else step.next_start_id()
+        await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
+
+    async def published(self, name: str, default: Any = None) -> Any:
+        engine = self._app.engine
+        text = await _in_thread(lambda: engine.store.published(self.id, name))
+        return default if text is None else engine.services.codec.decode(text)
+
+    async def pause(self, *, reason: str | None = None) -> None:
+        self._row = await _in_thread(lambda: self._app.engine.pause(self.id, reason))
+
+    async def resume(self) -> None:
+        self._row = await _in_thread(lambda: self._app.engine.resume(self.id))
+
+    async def cancel(self, *, reason: str | None = None) -> None:
+        self._row = await _in_thread(lambda: self._app.engine.cancel(self.id, reason))
+
+    async def executions(self) -> list[Execution]:
+        return await _in_thread(lambda: executions_of(self._app.engine, self.id))
+
+    async def history(self) -> list[Happening]:
+        return await _in_thread(lambda: history_of(self._app.engine, self._row))
+
+
+# The awaitable forms of detent.sleep and its neighbours.
+
+
+async def sleep(
+    seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
+) -> None:
+    """Sleep durably: holds no task and no memory, and survives everything."""
+    span = span_of(seconds, minutes, hours, days, weeks)
+    frame = current_frame("sleep")
+    if frame is None:
+        await asyncio.sleep(span / 1e6)
+    else:
+        await frame.adrive(frame.sleep(span, None))
+
+
+async def sleep_until(moment: datetime) -> None:
+    """Sleep durably until a moment; one that has passed does not wait."""
+    frame = current_frame("sleep_until")
+    if frame is None:
+        await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
+    else:
+        await frame.adrive(frame.sleep(None, to_micros(moment)))
+
+
+async def now() -> datetime:
+    """The time, recorded: a replay sees the same."""
+    frame = current_frame("now")
+    return datetime.now(UTC) if frame is None else await frame.adrive(frame.value("now", MISSING, datetime))
+
+
+async def uuid() -> _uuid.UUID:
+    """A random UUID, recorded."""
+    frame = current_frame("uuid")
+    if frame is None:
+        return _uuid.uuid4()
+    return cast(_uuid.UUID, await frame.adrive(frame.value("uuid", _uuid.uuid4, _uuid.UUID)))
+
+
+async def random() -> float:
+    """A random number from 0 to 1, recorded."""
+    frame = current_frame("random")
+    if frame is None:
+        return _random.random()
+    return cast(float, await frame.adrive(frame.value("random", _random.random, float)))
+
+
+async def receive(
+    name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
+) -> Any:
+    """Wait for a message; see `detent.receive`."""
+    frame = needed_frame("receive", blocking=False)
+    span = None if timeout is None else span_micros(timeout)
+    return await frame.adrive(frame.receive(name, span, default, type))
+
+
+async def publish(name: str, value: Any) -> None:
+    """Show a value to anyone who asks: `run.published(name)`."""
+    frame = current_frame("publish")
+    if frame is not None:
+        await frame.adrive(frame.publish(name, value))
+
+
+async def send(run_id: str, name: str, value: Any = None) -> None:
+    """Send a message to another run, exactly once."""
+    frame = needed_frame("send", blocking=False)
+    await frame.adrive(frame.send(run_id, name, value))
+
+
+async def patched(id: str) -> bool:
+    """Guard a change of a workflow's code; see `detent.patched`."""
+    frame = current_frame("patched")
+    return True if frame is None else await frame.adrive(frame.patched(id))
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)
+
+
+async def _in_thread(job: Callable[[], T]) -> T:
+    """Run blocking work in a thread, never in the loop's default executor: that one is the user's."""
+    return cast(T, await asyncio.wrap_future(Threads.shared().submit(job)))

@@ -1,0 +1,339 @@
+"""App and Run: the front of the engine, for sync code."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+
+from .clock import from_micros, span_micros, to_micros
+from .context import current_frame, current_step
+from .engine import LOOK_AGAIN, Engine, Options, Settings
+from .errors import ConfigurationError, ResultTimeout
+from .functions import FunctionWorkflow
+from .kernel.model import RunRow, Start
+from .views import Execution, Happening, executions_of, history_of, shown_state
+from .within import join
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Durable workflows on a database.
+
+        app = detent.App("sqlite:///shop.db", include=[fulfil])
+
+        with app:                        # opens the database and works in the background
+            run = app.start(fulfil, 42)  # durable when this line returns
+            print(run.result())
+
+    Outside of `with`, it opens the database when first used, and leaves the work to
+    workers elsewhere (`detent worker shop:app`).  The keywords are those of
+    `detent.engine.Settings`.
+    """
+
+    def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
+        try:
+            checked = Settings(**settings)
+        except TypeError as error:
+            raise ConfigurationError(f"App(): {error}") from None
+        self.engine = Engine(url, include, checked)
+
+    def __enter__(self) -> Self:
+        self.engine.open(worker=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engine.close()
+
+    def open(self, *, worker: bool = False) -> Self:
+        """Open the database, with or without a worker; `close()` ends it."""
+        self.engine.open(worker=worker)
+        return self
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def migrate(self) -> list[str]:
+        """Bring the database's schema up to date; returns what was applied."""
+        return self.engine.migrate()
+
+    def hero(
+        self,
+        cls: type,
+        *,
+        key: Callable[[Any], Any],
+        load: Callable[[str], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Say how objects of a class are named as heroes, and loaded again."""
+        self.engine.heroes.register(cls, key=key, load=load, name=name)
+
+    @overload
+    def start(self, definition: FunctionWorkflow[P, R], *args: Any, **kwargs: Any) -> Run[R]: ...
+    @overload
+    def start(self, definition: str, *args: Any, **kwargs: Any) -> Run[Any]: ...
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run; it is durable when this returns."""
+        return self.options().start(definition, *args, **kwargs)
+
+    def start_many(
+        self, definition: FunctionWorkflow[P, R], calls: Iterable[tuple[Any, ...]]
+    ) -> list[Run[R]]:
+        """Start a run for each tuple of arguments, all in one commit."""
+        return self.options().start_many(definition, calls)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        delay: timedelta | float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        hero: Any = None,
+        allow_multiple: bool = False,
+        deadline: timedelta | datetime | None = None,
+    ) -> Starter:
+        """How the next run is started, apart from its own arguments.
+
+        The same `id` twice is the same run.  A higher `priority` runs sooner.  At its
+        `deadline` a run that is not done fails.
+        """
+        return Starter(
+            self,
+            Options(
+                id=id,
+                delay=delay,
+                queue=queue,
+                priority=priority,
+                hero=hero,
+                allow_multiple=allow_multiple,
+                deadline=deadline,
+            ),
+        )
+
+    def within(self, connection: Any) -> Within:
+        """Start runs inside your own transaction: they exist if and only if it commits.
+
+        Takes a DB-API connection of the same database, psycopg, PyMySQL or sqlite3, an
+        SQLAlchemy Connection or Session, or the `tx` of a transactional step.
+        """
+        return Within(self, connection, Options())
+
+    def run(self, id: str) -> Run[Any]:
+        """The run of that id."""
+        return Run(self, self.engine.row(id))
+
+    def runs(
+        self,
+        *,
+        type: str | None = None,
+        state: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+    ) -> list[Run[Any]]:
+        """The newest runs, of a type, in a state."""
+        return [Run(self, row) for row in list_runs(self.engine, type, state, queue, limit, before)]
+
+    def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
+        """Begin a new run that keeps everything before `from_step`."""
+        run_id = run if isinstance(run, str) else run.id
+        start = self.engine.fork(run_id, from_step, Options(id=id))
+        return self._start(start)[0]
+
+    def _start(self, start: Start) -> list[Run[Any]]:
+        try:
+            answers = self.engine.services.committer.run(start)
+        except BaseException:
+            self.engine.started(start, None)
+            raise
+        return [Run(self, row) for row in self.engine.started(start, answers)]
+
+
+class Starter:
+    """`app.options(...)`: starts runs with these options."""
+
+    def __init__(self, app: App, options: Options) -> None:
+        self._app = app
+        self._options = options
+
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run; it is durable when this returns."""
+        return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
+
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        """Start a run for each tuple of arguments, all in one commit."""
+        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        if not given:
+            return []
+        return self._app._start(self._app.engine.prepare(definition, given, self._options))
+
+    def within(self, connection: Any) -> Within:
+        """The same inside of your transaction."""
+        return Within(self._app, connection, self._options)
+
+
+class Within:
+    """`app.within(connection)`: starts runs in somebody else's transaction."""
+
+    def __init__(self, app: App, connection: Any, options: Options) -> None:
+        self._app = app
+        self._connection = connection
+        self._options = options
+
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run with your transaction; nobody sees it before your commit."""
+        return self.start_many_calls(definition, [(args, kwargs)])[0]
+
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        return self.start_many_calls(definition, [(tuple(args), {}) for args in calls])
+
+    def start_many_calls(
+        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[Run[Any]]:
+        engine = self._app.engine
+        start = engine.planned(definition, calls, self._options)
+        start.remote = True
+        join(engine.store, self._connection, start)
+        return [Run(self._app, row) for row in engine.fresh(start)]
+
+
+class Run(Generic[R]):
+    """One workflow in the database.
+
+    What it knows is as of the last `refresh()`; waiting and control refresh it.
+    """
+
+    def __init__(self, app: App, row: RunRow) -> None:
+        self._app = app
+        self._row = row
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}, {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def type(self) -> str:
+        return self._row.type
+
+    @property
+    def state(self) -> str:
+        """`ready`, `performing`, `paused`, `finished`, `failed` or `canceled`."""
+        return shown_state(self._row)
+
+    @property
+    def created_at(self) -> datetime:
+        return from_micros(self._row.created_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return None if self._row.finished_at is None else from_micros(self._row.finished_at)
+
+    @property
+    def row(self) -> RunRow:
+        """All that is stored of it."""
+        return self._row
+
+    def refresh(self) -> Self:
+        """Read it again."""
+        self._row = self._app.engine.row(self.id)
+        return self
+
+    @overload
+    def result(
+        self: Run[Any], *, timeout: timedelta | float | None = None, wait_paused: bool = False
+    ) -> Any: ...
+    @overload
+    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R: ...
+    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> Any:
+        """Wait for the run's end, and return its value.
+
+        Raises the run's own error, RunCanceled, or at once RunPaused with the error
+        that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
+        """
+        engine = self._app.engine
+        returns = engine.returns(self.type)
+        deadline = None if timeout is None else time.monotonic() + span_micros(timeout) / 1e6
+        woken = threading.Event()
+        stop = engine.waiting(self.id, woken.set)
+        watched = False
+        try:
+            while True:
+                over, value = engine.outcome(self.refresh().row, returns, wait_paused=wait_paused)
+                if over:
+                    return cast(R, value)
+                left = LOOK_AGAIN if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise ResultTimeout(self.id, self.state)
+                if not watched:
+                    watched = True
+                    engine.watch(self.id)
+                    continue
+                woken.wait(min(left, LOOK_AGAIN))
+                woken.clear()
+        finally:
+            stop()
+
+    def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
+        frame = current_frame("send")
+        if frame is not None and id is None:
+            frame.drive(frame.send(self.id, name, value))
+            return
+        step = current_step()
+        engine = self._app.engine
+        message_id = id if id is not None or step is None else step.next_start_id()
+        engine.services.committer.run(engine.message(self.id, name, value, message_id))
+
+    def published(self, name: str, default: Any = None) -> Any:
+        """The latest value that the run published under that name."""
+        text = self._app.engine.store.published(self.id, name)
+        return default if text is None else self._app.engine.services.codec.decode(text)
+
+    def pause(self, *, reason: str | None = None) -> None:
+        """Stop new work of this run; what executes ends and is recorded."""
+        self._row = self._app.engine.pause(self.id, reason)
+
+    def resume(self) -> None:
+        """Let a paused run go on, or take a failed one up again from its failure."""
+        self._row = self._app.engine.resume(self.id)
+
+    def cancel(self, *, reason: str | None = None) -> None:
+        """End the run and its children; what can be undone is undone."""
+        self._row = self._app.engine.cancel(self.id, reason)
+
+    def executions(self) -> list[Execution]:
+        """Every attempt at a node of this run, and every step of a durable function."""
+        return executions_of(self._app.engine, self.id)
+
+    def history(self) -> list[Happening]:
+        """What happened to this run, in order."""
+        return history_of(self._app.engine, self._row)
+
+
+def list_runs(
+    engine: Engine,
+    type: str | None,
+    state: str | None,
+    queue: str | None,
+    limit: int,
+    before: datetime | None,
+) -> list[RunRow]:
+    _ = engine.services
+    return engine.store.runs(
+        limit=limit,
+        type=type,
+        state=state,
+        queue=queue,
+        before=None if before is None else to_micros(before),
+    )

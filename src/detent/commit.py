@@ -1,0 +1,322 @@
+"""The committer: many small writes, one transaction.
+
+Every write of the process comes here as an operation.  Whatever has gathered
+while the previous commit was under way goes into the next one; there is no timer,
+so alone an operation is committed at once, and under load batches grow by
+themselves.  An operation is answered only after its commit.
+
+A sync caller that finds nobody committing commits by itself and takes along what
+others have queued: a hop to another thread would cost as much as the commit.  When
+it is done it hands on to the next sync caller that waits, or to the committer's
+thread, which serves asyncio callers, because a loop must not block.
+
+One bad operation does not fail its neighbours: its batch is replayed one by one.
+A database that is gone is waited for; what was cut off in the middle of a commit
+is looked up before it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import DatabaseUnavailable
+from .kernel.model import Operation, Record, Settle, Start
+from .stores.base import Trouble
+from .stores.batch import Applied
+from .stores.sql import SqlStore
+
+LARGEST_BATCH = 1000
+LARGEST_BYTES = 4 * 1024 * 1024
+FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
+
+
+class _Entry:
+    """An operation on its way, and who waits for it."""
+
+    __slots__ = ("_signal", "answer", "deadline", "error", "future", "leads", "loop", "operation", "tried")
+
+    def __init__(self, operation: Operation, patience: float | None) -> None:
+        self.operation = operation
+        self.deadline = None if patience is None else time.monotonic() + patience
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.leads = False
+        self.tried = False  # its commit may have gone through, unseen
+        self.future: asyncio.Future[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._signal: threading.Lock | None = None
+
+    def prepare_to_wait(self) -> None:
+        self._signal = threading.Lock()
+        self._signal.acquire()
+
+    def wait(self) -> None:
+        assert self._signal is not None
+        self._signal.acquire()
+
+    def wake(self) -> None:
+        if self._signal is not None:
+            self._signal.release()
+
+    @property
+    def waits(self) -> bool:
+        return self._signal is not None
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class Committer:
+    """Shares commits among all writers of a process."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        *,
+        patience: float = 30.0,
+        helpers_wanted: Callable[[], bool] = lambda: True,
+        on_commit: Callable[[Sequence[Operation], Applied], None] = lambda operations, applied: None,
+    ) -> None:
+        self._store = store
+        self.patience = patience
+        self.helpers_wanted = helpers_wanted
+        self.on_commit = on_commit
+        self._mutex = threading.Lock()
+        self._queue: deque[_Entry] = deque()
+        self._busy = False
+        self._handed_over = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self.abandoned = False  # a test's crash: nothing more gets through
+
+    def run(self, operation: Operation, *, forever: bool = False) -> Any:
+        """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
+        entry = _Entry(operation, None if forever else self.patience)
+        with self._mutex:
+            self._queue.append(entry)
+            leads, self._busy = not self._busy, True
+            if not leads:
+                entry.prepare_to_wait()
+        if leads:
+            self._lead()
+        else:
+            entry.wait()
+            if entry.leads:
+                self._lead()
+        return entry.outcome()
+
+    async def arun(self, operation: Operation, *, forever: bool = False) -> Any:
+        """The same from asyncio."""
+        entry = _Entry(operation, None if forever else self.patience)
+        entry.loop = asyncio.get_running_loop()
+        entry.future = entry.loop.create_future()
+        self._post(entry)
+        return await entry.future
+
+    def post(self, operation: Operation) -> None:
+        """Commit some time soon; nobody waits for it."""
+        self._post(_Entry(operation, 0.0))
+
+    def close(self) -> None:
+        """Commit what is queued, then stop the thread."""
+        self._closing.set()
+        self._handed_over.release()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._mutex:
+            leads = bool(self._queue) and not self._busy
+            self._busy = self._busy or leads
+        if leads:
+            self._lead()
+
+    def _post(self, entry: _Entry) -> None:
+        with self._mutex:
+            self._queue.append(entry)
+            leads, self._busy = not self._busy, True
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._serve, name="detent-committer", daemon=True)
+                self._thread.start()
+        if leads:
+            self._handed_over.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._handed_over.acquire()
+            if self._closing.is_set() and not self._busy:
+                return
+            self._lead()
+            if self._closing.is_set():
+                return
+
+    def _lead(self) -> None:
+        """Commit one batch, answer it, and hand on."""
+        entries = self._take()
+        try:
+            self._commit(entries)
+        finally:
+            self._answer(entries)
+            self._hand_on()
+
+    def _take(self) -> list[_Entry]:
+        taken: list[_Entry] = []
+        size = 0
+        with self._mutex:
+            while self._queue and len(taken) < LARGEST_BATCH:
+                size += _size(self._queue[0].operation)
+                if taken and size > LARGEST_BYTES:
+                    break
+                taken.append(self._queue.popleft())
+        return taken
+
+    def _hand_on(self) -> None:
+        with self._mutex:
+            if not self._queue:
+                self._busy = False
+                return
+            heir = next((entry for entry in self._queue if entry.waits), None)
+            if heir is not None:
+                heir.leads = True
+        if heir is not None:
+            heir.wake()
+        else:
+            self._handed_over.release()
+
+    def _answer(self, entries: Sequence[_Entry]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[_Entry]] = {}
+        for entry in entries:
+            if entry.loop is not None:
+                loops.setdefault(entry.loop, []).append(entry)
+            else:
+                entry.wake()
+        for loop, group in loops.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, group)
+            except RuntimeError:  # that loop is over, nobody waits there any more
+                continue
+
+    def _commit(self, entries: list[_Entry]) -> None:
+        if self.abandoned:
+            for entry in entries:
+                entry.error = DatabaseUnavailable("the database", "this process is as good as dead")
+            return
+        try:
+            applied = self._store.apply(
+                [entry.operation for entry in entries], helpers_wanted=self.helpers_wanted()
+            )
+        except Exception as error:
+            self._recover(entries, error)
+        except BaseException as error:
+            for entry in entries:
+                entry.error = error
+            raise
+        else:
+            self._applied(entries, applied)
+
+    def _applied(self, entries: list[_Entry], applied: Applied) -> None:
+        for entry, answer in zip(entries, applied.answers, strict=True):
+            if isinstance(answer, Exception):
+                entry.error = answer
+            else:
+                entry.answer = answer
+        self.on_commit([entry.operation for entry in entries], applied)
+
+    def _recover(self, entries: list[_Entry], error: Exception) -> None:
+        trouble = self._store.driver.trouble(error)
+        if trouble is Trouble.GONE:
+            self._wait_for_database(entries, error)
+        elif len(entries) > 1:
+            for entry in entries:
+                self._commit([entry])
+        elif trouble is Trouble.UNIQUE:
+            self._explain(entries[0], error)
+        else:
+            entries[0].error = error
+
+    def _explain(self, entry: _Entry, error: Exception) -> None:
+        """Something with that key exists: say what, or find that it is ours."""
+        try:
+            found = self._store.explain_conflict(entry.operation)
+        except Exception as broken:
+            found = broken
+        if isinstance(found, Exception):
+            entry.error = found
+        elif found is not None:
+            entry.answer = found
+        else:
+            entry.error = error
+
+    def _wait_for_database(self, entries: list[_Entry], error: Exception) -> None:
+        """Try again until it is back; who is out of patience is told."""
+        wait = FIRST_WAIT
+        waiting = entries
+        for entry in waiting:
+            entry.tried = True
+        while waiting:
+            now = time.monotonic()
+            for entry in waiting:
+                if (entry.deadline is not None and now >= entry.deadline) or self._closing.is_set():
+                    entry.error = _unavailable(self._store, error)
+            waiting = [entry for entry in waiting if entry.error is None]
+            if not waiting:
+                return
+            self._closing.wait(wait)
+            wait = min(wait * 2, LONGEST_WAIT)
+            try:
+                waiting = [entry for entry in waiting if not self._went_through(entry)]
+            except Exception as again:
+                if self._store.driver.trouble(again) is not Trouble.GONE:
+                    raise
+                error = again
+                continue
+            for entry in waiting:
+                entry.tried = False
+            if waiting:
+                self._commit(waiting)
+            return
+
+    def _went_through(self, entry: _Entry) -> bool:
+        answer = self._store.already_applied(entry.operation) if entry.tried else None
+        if answer is None:
+            return False
+        entry.answer = answer
+        self.on_commit([entry.operation], Applied([answer], made_ready=True))
+        return True
+
+
+def _resolve(entries: Sequence[_Entry]) -> None:
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.answer)
+
+
+def _unavailable(store: SqlStore, error: Exception) -> Exception:
+    if isinstance(error, DatabaseUnavailable):
+        return error
+    return DatabaseUnavailable(store.driver.name, str(error).strip())
+
+
+def _size(operation: Operation) -> int:
+    """About how many bytes an operation puts into the batch."""
+    if isinstance(operation, Record):
+        steps = operation.steps
+        size = sum(
+            len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
+        )
+        size += sum(len(row.input or "") for row in operation.executions)
+        return size + (_size(operation.children) if operation.children is not None else 0)
+    if isinstance(operation, Start):
+        return sum(len(run.input) for run in operation.runs)
+    if isinstance(operation, Settle):
+        return len(operation.plan.result or "")
+    return 0

@@ -1,0 +1,271 @@
+"""What running user code may ask: where am I, and who records what I do.
+
+A frame is one delivery of a run's `main` to a worker; the runtime makes it, and
+steps, sleeps and messages go through it.  Definitions know only what is here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from .errors import InvalidState, StepOutsideRun
+
+T = TypeVar("T")
+Routine = Generator[Any, Any, T]
+
+
+class Signal(BaseException):
+    """Leaves user code without being an error: `except Exception` cannot swallow it."""
+
+
+class Suspended(Signal):
+    """The run waits, and frees its worker; a replay comes back to this point."""
+
+
+class Canceled(Signal):
+    """The run was canceled."""
+
+
+class Abandoned(Signal):
+    """This worker lost its lease; somebody else goes on."""
+
+
+class PauseRun(Signal):
+    """A step's policy says: pause the run with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class CancelRun(Signal):
+    """A step's policy says: cancel the run with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Frame(Protocol):
+    """One delivery of a run to a worker, as definitions see it."""
+
+    run_id: str
+    live: bool
+
+    def drive(self, routine: Routine[T]) -> T:
+        """Carry a routine out, blocking."""
+        ...
+
+    def adrive(self, routine: Routine[T]) -> Awaitable[T]:
+        """Carry a routine out on the running loop."""
+        ...
+
+    def call(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
+
+    def child(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
+
+    def spawn(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]: ...
+
+    def gathered(self, handles: list[Any]) -> Routine[list[Any]]: ...
+
+    def sleep(self, span: int | None, until: int | None) -> Routine[None]: ...
+
+    def value(self, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]: ...
+
+    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Routine[Any]: ...
+
+    def publish(self, name: str, value: Any) -> Routine[None]: ...
+
+    def send(self, run_id: str, name: str, value: Any) -> Routine[None]: ...
+
+    def patched(self, id: str) -> Routine[bool]: ...
+
+    def guard(self, name: str) -> Any: ...
+
+    def start_id(self, name: str) -> str: ...
+
+    @property
+    def loop_thread(self) -> int | None:
+        """The thread whose loop runs this workflow, if it is async."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run may know of itself."""
+
+    id: str
+    type: str
+    parent: str | None
+    forked_from: str | None
+
+
+class StepBackend(Protocol):
+    """The runtime's side of a step's context."""
+
+    def heartbeat(self, step: Context) -> None: ...
+
+    def save_progress(self, step: Context, text: str) -> None: ...
+
+    async def asave_progress(self, step: Context, text: str) -> None: ...
+
+    def load_progress(self, step: Context) -> str | None: ...
+
+    def interrupted(self) -> str | None: ...
+
+
+class Context:
+    """What a step or a workflow may ask about its own run.
+
+    A first parameter named `ctx` (or annotated `detent.Context`) receives it.
+    It is never recorded as input, and passing it on is allowed.
+    """
+
+    def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
+        self.run = run
+        self.name = name
+        self.key = key
+        self.attempt = attempt
+        self._backend = backend
+        self._starts = 0
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this step: give it to services that know such keys."""
+        return f"{self.run.id}:{self.key}"
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the run was canceled while this step runs."""
+        return self._backend.interrupted() == "canceled"
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry run, step and attempt."""
+        facts = {"run": self.run.id, "step": self.key, "attempt": self.attempt}
+        return logging.LoggerAdapter(logging.getLogger("detent.run"), facts)
+
+    def heartbeat(self) -> None:
+        """Show that this step is at work; a canceled run ends it here."""
+        self._backend.heartbeat(self)
+        if self.cancel_requested:
+            raise Canceled
+
+    def iterate(self, items: Iterable[T], key: Callable[[T], Any] | None = None) -> Cursor[T]:
+        """Go over many items, durably: a crash, a pause or a deploy continues behind the last one done.
+
+            for item in ctx.iterate(rows, key=lambda row: row.id): ...
+
+        Without `key` the place is counted, so the items must come in the same order again.
+        """
+        return Cursor(self, self._backend, items, key)
+
+    def next_start_id(self) -> str:
+        """The id of the next run that this step starts: the same again for every attempt."""
+        self._starts += 1
+        return f"{self.run.id}/{self.key}/{self._starts}"
+
+
+class Cursor(Iterable[T]):
+    """The items that are left, for `for` and `async for`."""
+
+    def __init__(
+        self, step: Context, backend: StepBackend, items: Iterable[T], key: Callable[[T], Any] | None
+    ) -> None:
+        self._step = step
+        self._backend = backend
+        self._items = items
+        self._key = key
+
+    def __iter__(self) -> Iterator[T]:
+        for item, place in self._left():
+            yield item
+            self._backend.save_progress(self._step, place)
+            self._interrupt()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        for item, place in self._left():
+            yield item
+            await self._backend.asave_progress(self._step, place)
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        interrupted = self._backend.interrupted()
+        if interrupted == "canceled":
+            raise Canceled
+        if interrupted is not None:
+            raise Suspended
+
+    def _left(self) -> Iterator[tuple[T, str]]:
+        done = self._backend.load_progress(self._step)
+        skipping = done is not None
+        for number, item in enumerate(self._items, start=1):
+            place = str(number) if self._key is None else str(self._key(item))
+            if not skipping:
+                yield item, place
+            elif place == done:
+                skipping = False
+        if skipping:
+            raise InvalidState(
+                f"continue step {self._step.key!r} of",
+                self._step.run.id,
+                "without its place",
+                f"the items no longer hold the one that was done last ({done})",
+            )
+
+
+# Where the running code is: the frame of its run, and inside a step the step.
+
+frame_var: contextvars.ContextVar[Frame | None] = contextvars.ContextVar("detent_frame", default=None)
+step_var: contextvars.ContextVar[Context | None] = contextvars.ContextVar("detent_step", default=None)
+
+
+def current_frame(what: str) -> Frame | None:
+    """The frame that records what is called here; None outside of runs and inside of steps."""
+    frame = frame_var.get()
+    if frame is None:
+        _refuse_stray_thread(what)
+        return None
+    return None if step_var.get() is not None else frame
+
+
+def current_step() -> Context | None:
+    return step_var.get()
+
+
+# Threads that a workflow starts do not inherit its context (before Python 3.14), so a
+# step called there would run unrecorded.  An audit hook sees every thread start: threads
+# started inside of a run are remembered, and a step called in one without the run's
+# context is refused.
+
+_strays: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+def watch_threads() -> None:
+    """Begin to notice threads that workflows start; once for a process."""
+    if not _watching.is_set():
+        _watching.set()
+        sys.addaudithook(_on_audit)
+
+
+_watching = threading.Event()
+
+
+def _on_audit(event: str, args: tuple[Any, ...]) -> None:
+    if event == "_thread.start_new_thread":
+        frame = frame_var.get()
+        thread = getattr(args[0], "__self__", None)
+        if frame is not None and step_var.get() is None and isinstance(thread, threading.Thread):
+            _strays[thread] = weakref.ref(frame)
+
+
+def _refuse_stray_thread(what: str) -> None:
+    starter = _strays.get(threading.current_thread())
+    frame = starter() if starter is not None else None
+    if frame is not None and frame.live:
+        raise StepOutsideRun(what, "a thread that the workflow started")

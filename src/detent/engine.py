@@ -1,0 +1,525 @@
+"""The engine behind an app: opens, starts, waits, controls.
+
+`App` and `AsyncApp` are thin faces over it: what blocks here, the one calls and the
+other awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from .clock import Clock, SystemClock, span_micros, to_micros
+from .commit import Committer
+from .context import current_frame, current_step, watch_threads
+from .errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    DefinitionError,
+    RunCanceled,
+    RunPaused,
+    TransactionMisused,
+    UnknownDefinition,
+    UnknownQueue,
+)
+from .functions import FunctionWorkflow, Step
+from .heroes import Heroes
+from .ids import uuid7
+from .including import collect
+from .kernel.fork import kept_for_fork
+from .kernel.model import (
+    ExecutionState,
+    NewExecution,
+    NewRun,
+    Operation,
+    RunRow,
+    RunState,
+    Send,
+    Start,
+    Started,
+)
+from .kernel.policies import DEFAULT_MAX_RECOVERIES
+from .runtime.calls import encode_call
+from .runtime.failures import decode_error, raisable
+from .runtime.services import Loop, Registry, Services
+from .runtime.spawning import claimed_of, lease_locally, new_run
+from .runtime.transactions import in_transaction
+from .serialization import DEFAULT_MAX_PAYLOAD, Codec, Transform
+from .stores.base import Trouble
+from .stores.batch import Applied
+from .stores.opening import open_store
+from .waiters import Waiters
+from .worker.worker import Worker
+
+log = logging.getLogger("detent")
+DEFAULT_QUEUE = "default"
+LONGEST_ID = 200
+LOOK_AGAIN = 1.0  # seconds between two looks at a run, should a notification be lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an app is set up; every field is a keyword of `App(...)`."""
+
+    queues: Sequence[str] = (DEFAULT_QUEUE,)
+    concurrency: int = 100
+    migrate: bool | None = None  # None: SQLite creates its tables, servers do not
+    lease: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=10)
+    patience: timedelta = timedelta(seconds=30)
+    max_recoveries: int = DEFAULT_MAX_RECOVERIES
+    max_payload: int = DEFAULT_MAX_PAYLOAD
+    pool_size: int = 10
+    transform: Transform | None = None
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if not self.queues or any(not name or not isinstance(name, str) for name in self.queues):
+            raise ConfigurationError(f"queues={self.queues!r}: give at least one name")
+        for name in ("concurrency", "pool_size", "max_payload"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.lease < timedelta(seconds=2):
+            raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is started; see `app.options`."""
+
+    id: str | None = None
+    delay: timedelta | float | None = None
+    queue: str | None = None
+    priority: int | None = None
+    hero: Any = None
+    allow_multiple: bool = False
+    deadline: timedelta | datetime | None = None
+
+
+class Engine:
+    """One app's machinery.  Opens when it is first needed, with a worker when asked."""
+
+    def __init__(self, url: str, include: Iterable[Any], settings: Settings) -> None:
+        self.url = url
+        self.settings = settings
+        self.heroes = Heroes()
+        self.registry = Registry(collect(include))
+        self.store = open_store(url, pool_size=settings.pool_size)
+        self.clock = settings.clock
+        self.worker: Worker | None = None
+        self._services: Services | None = None
+        self._guard = threading.RLock()
+        self._waiters = Waiters()
+        self._listening = threading.Event()
+        self._listener: threading.Thread | None = None
+
+    # Opening and closing
+
+    @property
+    def services(self) -> Services:
+        if self._services is None:
+            self.open(worker=False)
+        assert self._services is not None
+        return self._services
+
+    @property
+    def is_open(self) -> bool:
+        return self._services is not None
+
+    def open(self, *, worker: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Open the database; with a worker, begin to work."""
+        with self._guard:
+            if self._services is None:
+                self._prepare_database()
+                self._services = self._make_services(loop)
+            if worker and self.worker is None:
+                watch_threads()
+                self.worker = self._make_worker(self._services)
+                self._services.local = self.worker
+                self.worker.start()
+                self._listen()
+
+    def close(self) -> None:
+        """Drain the worker and close the database; the engine can be opened again."""
+        with self._guard:
+            services, worker = self._services, self.worker
+            self._listening.clear()
+            if worker is not None:
+                worker.stop()
+            if services is not None:
+                services.local = None
+                services.committer.close()
+            if self._listener is not None:
+                self._listener.join(timeout=5)
+                self._listener = None
+            if services is not None:
+                services.close()
+            self.store.close()
+            self._services = self.worker = None
+
+    def migrate(self) -> list[str]:
+        return self._patiently(lambda: self.store.migrate(now=self.clock.now()))
+
+    def _prepare_database(self) -> None:
+        migrate = self.settings.migrate
+        if migrate or (migrate is None and self.store.dialect == "sqlite"):
+            self.migrate()
+        else:
+            self._patiently(self.store.check_schema)
+
+    def _patiently(self, action: Callable[[], Any]) -> Any:
+        """Do it, waiting a while for a database that is not up yet."""
+        deadline = time.monotonic() + self.settings.patience.total_seconds()
+        wait = 0.1
+        while True:
+            try:
+                return action()
+            except Exception as error:
+                if self.store.driver.trouble(error) is not Trouble.GONE:
+                    raise
+                if time.monotonic() + wait > deadline:
+                    if isinstance(error, DatabaseUnavailable):
+                        raise
+                    raise DatabaseUnavailable(self.store.driver.name, str(error).strip()) from error
+            time.sleep(wait)
+            wait = min(wait * 2, 2.0)
+
+    def _make_services(self, loop: asyncio.AbstractEventLoop | None) -> Services:
+        committer = Committer(
+            self.store,
+            patience=self.settings.patience.total_seconds(),
+            helpers_wanted=lambda: self.worker is None or self.worker.saturated(),
+            on_commit=self._committed,
+        )
+        return Services(
+            store=self.store,
+            committer=committer,
+            clock=self.clock,
+            codec=Codec(max_payload=self.settings.max_payload, transform=self.settings.transform),
+            registry=self.registry,
+            queues=tuple(self.settings.queues),
+            loop=Loop(loop),
+        )
+
+    def _make_worker(self, services: Services) -> Worker:
+        return Worker(
+            services,
+            queues=self.settings.queues,
+            concurrency=self.settings.concurrency,
+            lease=span_micros(self.settings.lease),
+            grace=self.settings.grace.total_seconds(),
+            max_recoveries=self.settings.max_recoveries,
+        )
+
+    # News, from this process and from others
+
+    def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
+        if applied.ended:
+            self._waiters.wake(applied.ended)
+        if applied.made_ready and self.worker is not None:
+            self.worker.poke()
+        if self.worker is not None:
+            for operation in operations:
+                if isinstance(operation, Send):
+                    self.worker.tell(operation.run_id, None)
+
+    def _listen(self) -> None:
+        """Hear from other processes, in a thread of its own, from now on."""
+        with self._guard:
+            if self._listener is None:
+                self._listening.set()
+                self._listener = threading.Thread(target=self._hear, name="detent-listener", daemon=True)
+                self._listener.start()
+
+    def _hear(self) -> None:
+        listener = None
+        while self._listening.is_set():
+            try:
+                if listener is None:
+                    listener = self.store.driver.listener()
+                    self._heard("")  # what was said while nobody listened
+                for payload in listener.wait(0.5):
+                    self._heard(payload)
+            except Exception as error:
+                if self.store.driver.trouble(error) is not Trouble.GONE:
+                    log.exception("listening to the database failed")
+                listener = None
+                time.sleep(0.25)
+        if listener is not None:
+            listener.close()
+
+    def _heard(self, payload: str) -> None:
+        """Something happened elsewhere.  An empty payload does not say what."""
+        try:
+            news = msgspec.json.decode(payload) if payload else {"work": True, "runs": None}
+        except msgspec.DecodeError:  # cut off on its way
+            news = {"work": True, "runs": None}
+        runs = news.get("runs")
+        self._waiters.wake(runs)
+        if self.worker is not None:
+            if news.get("work"):
+                self.worker.poke()
+            for run in runs or ():
+                if self.worker.holds(run):
+                    self.worker.tell(run, self._interrupt(run))
+
+    def _interrupt(self, run_id: str) -> str | None:
+        state = self.store.run(run_id).state
+        return state if state in (RunState.PAUSED, RunState.CANCELED) else None
+
+    # Starting
+
+    def prepare(
+        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
+    ) -> Start:
+        """The operation that starts these runs; what fits is leased to our worker."""
+        if in_transaction.get():
+            raise TransactionMisused("start")
+        start = self.planned(definition, calls, options)
+        lease_locally(self.services, start.executions)
+        # Whoever cannot take all of it himself calls for help.
+        start.remote = any(row.state == ExecutionState.READY for row in start.executions)
+        return start
+
+    def planned(
+        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
+    ) -> Start:
+        """The rows of these runs, leased to nobody."""
+        workflow = self._included(definition)
+        queue = self._queue(options.queue or workflow.queue or self.settings.queues[0])
+        priority = options.priority if options.priority is not None else workflow.priority or 0
+        now = self.clock.now()
+        due = None if options.delay is None else now + span_micros(options.delay)
+        hero = self.heroes.name(options.hero)
+        deadline = _deadline(options.deadline, now)
+        runs: list[NewRun] = []
+        mains: list[NewExecution] = []
+        chosen = options.id is not None
+        if chosen and len(calls) != 1:
+            raise ConfigurationError("an id names one run; start_many() starts several")
+        for args, kwargs in calls:
+            args = workflow.without_context(args)
+            workflow.check_arguments(args, kwargs)
+            id, given = (options.id, True) if chosen else _run_id(workflow.name)
+            text = encode_call(self.services.codec, f"the input of {workflow.name!r}", args, kwargs)
+            run, main = new_run(
+                workflow,
+                _check_id(id or ""),
+                text,
+                queue=queue,
+                priority=priority,
+                now=now,
+                due=due,
+                deadline=deadline,
+            )
+            chosen = chosen or given
+            if hero is not None:
+                run.hero_type, run.hero_id = hero
+                run.exclusive = int(not options.allow_multiple)
+            runs.append(run)
+            mains.append(main)
+        return Start(runs=runs, executions=mains, chosen=chosen)
+
+    def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
+        """After the commit (or, without answers, instead of it): begin what is leased to us."""
+        created = {answer.id for answer in answers or () if answer.created}
+        leased = [row for row in start.executions if row.state == ExecutionState.EXECUTING]
+        mine = [row for row in leased if row.run_id in created]
+        local = self.services.local
+        if local is not None:
+            local.give_back(len(leased) - len(mine))
+            runs = {run.id: run for run in start.runs}
+            local.deliver([claimed_of(row, runs[row.run_id], None) for row in mine])
+        if answers is None:
+            return []
+        performing = {row.run_id for row in mine}
+        return [
+            _fresh_row(run, run.id in performing) if run.id in created else self.store.run(run.id)
+            for run in start.runs
+        ]
+
+    def fresh(self, start: Start) -> list[RunRow]:
+        """Runs that were just planned, as they will be."""
+        return [_fresh_row(run, False) for run in start.runs]
+
+    def _included(self, definition: Any) -> FunctionWorkflow[Any, Any]:
+        if isinstance(definition, str):
+            return self.registry.workflow(definition)
+        if isinstance(definition, Step):
+            raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")
+        if not isinstance(definition, FunctionWorkflow):
+            raise DefinitionError(
+                f"app.start() takes a workflow, not {definition!r}; decorate it with @workflow"
+            )
+        if definition not in self.registry:
+            raise UnknownDefinition(definition.name)
+        return definition
+
+    def _queue(self, queue: str) -> str:
+        if queue not in self.settings.queues:
+            raise UnknownQueue(queue, tuple(self.settings.queues))
+        return queue
+
+    # Messages and control
+
+    def message(self, run_id: str, name: str, value: Any, message_id: str | None) -> Send:
+        if in_transaction.get():
+            raise TransactionMisused("send")
+        return Send(
+            run_id=run_id,
+            message_id=message_id or uuid7(),
+            name=_check_text("a message's name", name),
+            value=self.services.codec.encode(value, f"the message {name!r}"),
+            sent_at=self.clock.now(),
+        )
+
+    def pause(self, run_id: str, reason: str | None = None) -> RunRow:
+        self._control(lambda now: self.store.pause(run_id, reason=reason, now=now))
+        self._tell(run_id, "paused")
+        return self.store.run(run_id)
+
+    def resume(self, run_id: str) -> RunRow:
+        self._control(lambda now: self.store.resume(run_id, now=now))
+        self._poke()
+        return self.store.run(run_id)
+
+    def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
+        canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
+        for run in canceled:
+            self._tell(run, "canceled")
+        self._waiters.wake(canceled)
+        self._poke()
+        return self.store.run(run_id)
+
+    def _control(self, verb: Callable[[int], Any]) -> Any:
+        _ = self.services
+        return self._patiently(lambda: verb(self.clock.now()))
+
+    def _tell(self, run_id: str, state: str) -> None:
+        if self.worker is not None:
+            self.worker.tell(run_id, state)
+
+    def _poke(self) -> None:
+        if self.worker is not None:
+            self.worker.poke()
+
+    # Waiting for results
+
+    def row(self, run_id: str) -> RunRow:
+        _ = self.services
+        return self._patiently(lambda: self.store.run(run_id))  # type: ignore[no-any-return]
+
+    def outcome(self, row: RunRow, returns: Any, *, wait_paused: bool) -> tuple[bool, Any]:
+        """(True, value) when the run is over, (False, None) while it is not; raises how it failed."""
+        if row.state == RunState.FINISHED:
+            return True, self.services.codec.decode(
+                row.result or "null", returns, f"the result of run {row.id}"
+            )
+        if row.state == RunState.CANCELED:
+            raise RunCanceled(row.id)
+        if row.state == RunState.FAILED:
+            raise raisable(row.type, row.error)
+        if row.state == RunState.PAUSED and not wait_paused:
+            reason = "by an operator"
+            if row.error is not None:
+                stored = decode_error(row.error)
+                reason = f"{stored.type.rpartition('.')[2]}: {stored.message}"
+            paused = RunPaused(row.id, reason)
+            raise paused from (raisable(row.type, row.error) if row.error is not None else None)
+        return False, None
+
+    def waiting(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` when the run may be over; returns how to stop that."""
+        self._listen()
+        return self._waiters.add(run_id, wake)
+
+    def watch(self, run_id: str) -> None:
+        """Ask other processes to tell us of the run's end, unless it runs right here."""
+        if self.worker is None or not self.worker.holds(run_id):
+            self._control(lambda now: self.store.watch(run_id))
+
+    def returns(self, type: str) -> Any:
+        """The type that a run's result is decoded to."""
+        try:
+            return self.registry.workflow(type).returns
+        except UnknownDefinition:
+            return Any
+
+    # Fork
+
+    def fork(self, run_id: str, from_step: str, options: Options) -> Start:
+        """A new run that keeps everything before that step."""
+        row = self.row(run_id)
+        workflow = self.registry.workflow(row.type)
+        kept = kept_for_fork(run_id, self.store.journal([run_id])[run_id], from_step)
+        now = self.clock.now()
+        id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
+        run, main = new_run(
+            workflow, _check_id(id or ""), row.input, queue=row.queue, priority=row.priority, now=now
+        )
+        run.forked_from = run_id
+        steps = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
+        return Start(runs=[run], executions=[main], steps=steps, chosen=chosen, remote=True)
+
+
+def _run_id(name: str) -> tuple[str, bool]:
+    """A new id; inside of a run or a step one that is the same on every replay."""
+    step = current_step()
+    if step is not None:
+        return step.next_start_id(), True
+    frame = current_frame(name)
+    return (uuid7(), False) if frame is None else (frame.start_id(name), True)
+
+
+def _check_id(id: str) -> str:
+    if len(id) > LONGEST_ID:
+        raise ConfigurationError(f"a run's id has at most {LONGEST_ID} characters, this one has {len(id)}")
+    return _check_text("a run's id", id)
+
+
+def _check_text(what: str, text: str) -> str:
+    if not isinstance(text, str) or not text:
+        raise ConfigurationError(f"{what} is a text that is not empty, not {text!r}")
+    if "\x00" in text or not text.isprintable():
+        raise ConfigurationError(
+            f"{what} {text!r} has characters that databases refuse (NUL, control, surrogates)"
+        )
+    return text
+
+
+def _deadline(deadline: timedelta | datetime | None, now: int) -> int | None:
+    if deadline is None:
+        return None
+    return now + span_micros(deadline) if isinstance(deadline, timedelta) else to_micros(deadline)
+
+
+def _fresh_row(run: NewRun, performing: bool) -> RunRow:
+    return RunRow(
+        id=run.id,
+        type=run.type,
+        kind=run.kind,
+        state=RunState.READY,
+        queue=run.queue,
+        priority=run.priority,
+        input=run.input,
+        result=None,
+        error=None,
+        parent=run.parent,
+        parent_key=run.parent_key,
+        hero_type=run.hero_type,
+        hero_id=run.hero_id,
+        deadline=run.deadline,
+        forked_from=run.forked_from,
+        created_at=run.created_at,
+        finished_at=None,
+        performing=int(performing),
+    )

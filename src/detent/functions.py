@@ -1,0 +1,432 @@
+"""Durable functions: `@step` and `@workflow`.
+
+They describe, they do not run: a definition is a plain object around a function.
+Called outside of a run it just calls that function; inside, it asks the frame of
+the run to carry the call out, record it, or answer it from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from datetime import timedelta
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from .context import Context, Frame, current_frame
+from .errors import BlockingCall, DefinitionError, NotInRun
+from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
+from .serialization import decodable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+OnException = Literal["raise", "pause", "cancel", "skip", "reattempt"]
+Executor = Literal["thread", "process"]
+LONGEST_NAME = 200
+
+
+class Definition(Generic[P, R]):
+    """A function with a name, and what its signature tells."""
+
+    kind = ""
+
+    def __init__(self, function: Callable[P, R], name: str | None) -> None:
+        if not callable(function):
+            raise DefinitionError(f"@{self.kind} decorates a function, not {function!r}")
+        self.function = function
+        self.name = name if name is not None else function.__name__
+        self.is_async = inspect.iscoroutinefunction(function)
+        _check_name(self.kind, self.name)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise self._error("is a generator; return a list, or publish() what comes")
+        self._parameters = list(inspect.signature(function).parameters.values())
+        self._hints: dict[str, Any] | None = None
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """The annotations, resolved when first needed: they may name what is defined later."""
+        if self._hints is None:
+            try:
+                self._hints = typing.get_type_hints(self.function, include_extras=True)
+            except (NameError, TypeError, AttributeError):
+                self._hints = {}
+        return self._hints
+
+    @property
+    def returns(self) -> Any:
+        """The type that results are decoded to; Any where the annotation says nothing of use."""
+        hint = self.hints.get("return", Any)
+        return _decodable(hint)
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether a first parameter `ctx`, or one annotated `detent.Context`, asks for the context."""
+        first = self._context_place()
+        if first is None:
+            return False
+        return first.name == "ctx" or self.hints.get(first.name) is Context
+
+    def _context_place(self) -> inspect.Parameter | None:
+        return self._parameters[0] if self._parameters else None
+
+    def without_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments without a context that was passed on."""
+        return args[1:] if args and isinstance(args[0], Context) else args
+
+    def accepts(self, name: str) -> bool:
+        """Whether there is a parameter of that name."""
+        return any(parameter.name == name for parameter in self._parameters)
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError, as the call itself would, before anything is stored."""
+        placeholders = [None] * self.given_by_engine
+        try:
+            inspect.signature(self.function).bind(*placeholders, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
+
+    @property
+    def given_by_engine(self) -> int:
+        return int(self.wants_context)
+
+    def argument_types(self, count: int, names: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
+        """The types that stored arguments are decoded to."""
+        own = self._parameters[self.given_by_engine :]
+        positional = [p for p in own if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        rest = next((p for p in own if p.kind is p.VAR_POSITIONAL), None)
+        others = next((p for p in own if p.kind is p.VAR_KEYWORD), None)
+        known = {p.name for p in own}
+
+        def hint(name: str | None) -> Any:
+            return _decodable(self.hints.get(name, Any)) if name else Any
+
+        places = [p.name for p in positional][:count]
+        places += [rest.name if rest else ""] * (count - len(places))
+        kinds = {n: hint(n if n in known else others.name if others else None) for n in names}
+        return [hint(name) for name in places], kinds
+
+    def _error(self, what: str) -> DefinitionError:
+        code = getattr(self.function, "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+        return DefinitionError(f"{self.kind} {self.name!r}{where} {what}")
+
+
+class Step(Definition[P, R]):
+    """A function whose result is remembered; see `detent.step`."""
+
+    kind = "step"
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        id: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        on_exception: OnException = "raise",
+        transactional: bool = False,
+        executor: Executor = "thread",
+        strict: bool = False,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> None:
+        super().__init__(function, id)
+        if on_exception not in ACTIONS:
+            raise self._error(f"has on_exception={on_exception!r}; it is one of {', '.join(ACTIONS)}")
+        if retry is not None and not isinstance(retry, Retry):
+            raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
+        self.timeout = None if timeout is None else _seconds(timeout)
+        if self.timeout is not None and self.timeout <= 0:
+            raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
+        if executor not in ("thread", "process"):
+            raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
+        if executor == "process" and (self.is_async or transactional or self.wants_context):
+            raise self._error(
+                "runs in another process, so it cannot be async or transactional, or take a ctx"
+            )
+        if transactional and not self._parameters:
+            raise self._error("is transactional, so its first parameter must be the transaction, tx")
+        self.retry = retry or (REATTEMPT if on_exception == "reattempt" else NO_RETRY)
+        self.on_exception = on_exception
+        self.transactional = transactional
+        self.executor = executor
+        self.strict = strict
+        self.queue = queue
+        self.priority = priority
+        self.compensation: Step[Any, Any] | None = None
+
+    @property
+    def given_by_engine(self) -> int:
+        return int(self.wants_context) + int(self.transactional)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        frame = current_frame(self.name)
+        if frame is None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            return cast(R, frame.adrive(frame.call(self, args, kwargs)))
+        _refuse_on_loop(frame, self.name, "call")
+        return cast(R, frame.drive(frame.call(self, args, kwargs)))
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same step from async code: `await charge.aio(42)`, `await charge.aio.map(ids)`."""
+        return AsyncView(self)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same step from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
+        return SyncView(self)
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+        """Enqueue the step for any worker; the handle gives the result: `handle.result()`, `await handle`."""
+        return _spawn(self, args, kwargs)
+
+    def map(self, items: Iterable[Any]) -> Any:
+        """Spawn one for each item, and return the results in order (awaitable for an async step)."""
+        return self.aio.map(items) if self.is_async else self.sync.map(items)
+
+    def compensate_with(self, compensation: Step[Any, Any]) -> Step[P, R]:
+        """Undo this step with another one, when the workflow fails or is canceled.
+
+        The compensation is called with the step's arguments; a parameter named
+        `result` receives the step's result.
+        """
+        if not isinstance(compensation, Step):
+            raise self._error(f"cannot be compensated with {compensation!r}; decorate it with @step")
+        self.compensation = compensation
+        return self
+
+
+class FunctionWorkflow(Definition[P, R]):
+    """A durable function; see `detent.workflow`."""
+
+    kind = "workflow"
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        id: str | None = None,
+        on_exception: Literal["fail", "pause"] = "fail",
+        queue: str | None = None,
+        priority: int | None = None,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(function, id)
+        if on_exception not in ("fail", "pause"):
+            raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
+        self.on_exception = on_exception
+        self.queue = queue
+        self.priority = priority
+        self.strict = strict
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        frame = current_frame(self.name)
+        if frame is None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            return cast(R, frame.adrive(frame.child(self, args, kwargs)))
+        _refuse_on_loop(frame, self.name, "call")
+        return cast(R, frame.drive(frame.child(self, args, kwargs)))
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same workflow as a child, from async code."""
+        return AsyncView(self)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same workflow as a child, from sync code."""
+        return SyncView(self)
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+        """Start a child run; the handle gives its result."""
+        return _spawn(self, args, kwargs)
+
+
+class AsyncView(Generic[P, R]):
+    """A definition as async code calls it."""
+
+    def __init__(self, definition: Step[P, R] | FunctionWorkflow[P, R]) -> None:
+        self._definition = definition
+
+    @overload
+    def __call__(
+        self: AsyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    @overload
+    def __call__(self: AsyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        definition = self._definition
+        frame = current_frame(definition.name)
+        if frame is None:
+            return _call_plainly(definition.function, args, kwargs)
+        routine = frame.call if isinstance(definition, Step) else frame.child
+        return frame.adrive(routine(definition, args, kwargs))
+
+    async def map(self, items: Iterable[Any]) -> list[Any]:
+        """Spawn one for each item; the results in order."""
+        frame = current_frame(self._definition.name)
+        if frame is None:
+            return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items])
+        return await frame.adrive(frame.gathered(handles))
+
+
+class SyncView(Generic[P, R]):
+    """A definition as sync code calls it."""
+
+    def __init__(self, definition: Step[P, R] | FunctionWorkflow[P, R]) -> None:
+        self._definition = definition
+
+    @overload
+    def __call__(self: SyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self: SyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        definition = self._definition
+        frame = current_frame(definition.name)
+        if frame is None:
+            value = definition.function(*args, **kwargs)
+            return _run_plainly(value) if definition.is_async else value
+        _refuse_on_loop(frame, definition.name, "call")
+        routine = frame.call if isinstance(definition, Step) else frame.child
+        return frame.drive(routine(definition, args, kwargs))
+
+    def map(self, items: Iterable[Any]) -> list[Any]:
+        """Spawn one for each item; the results in order."""
+        frame = current_frame(self._definition.name)
+        if frame is None:
+            return [self(item) for item in items]  # type: ignore[call-overload]
+        _refuse_on_loop(frame, self._definition.name, "map")
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items])
+        return frame.drive(frame.gathered(handles))
+
+
+class Handle(Generic[T]):
+    """Work that was given away, and its result to come."""
+
+    def __init__(self, frame: Frame, key: str, topic: str, definition: Any, run_id: str | None) -> None:
+        self._frame = frame
+        self.key = key
+        self.topic = topic
+        self.definition = definition
+        self.run_id = run_id  # of the child run; None for a spawned step
+
+    def result(self) -> T:
+        """Wait for the result; the worker is free meanwhile."""
+        _refuse_on_loop(self._frame, self.key, "wait for")
+        return cast(T, self._frame.drive(self._frame.gathered([self]))[0])
+
+    def __await__(self) -> Generator[Any, None, T]:
+        async def wait() -> T:
+            return cast(T, (await self._frame.adrive(self._frame.gathered([self])))[0])
+
+        return wait().__await__()
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    id: str | None = None,
+    retry: Retry | None = None,
+    timeout: timedelta | float | None = None,
+    on_exception: OnException = "raise",
+    transactional: bool = False,
+    executor: Executor = "thread",
+    strict: bool = False,
+    queue: str | None = None,
+    priority: int | None = None,
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a step: called at least once, its result is remembered, and it is not called again.
+
+        @step(retry=detent.Retry(attempts=5), timeout=30)
+        def charge(order_id: int) -> str: ...
+
+    `transactional=True` gives it a first parameter `tx`, a transaction of the same
+    database: its writes and its record commit together.  `executor="process"` runs
+    it in another process.  `id` fixes its name over renames.
+    """
+    if function is not None:
+        return Step(function)
+    return lambda function: Step(function, **options)
+
+
+@overload
+def workflow(function: Callable[P, R], /) -> FunctionWorkflow[P, R]: ...
+@overload
+def workflow(
+    *,
+    id: str | None = None,
+    on_exception: Literal["fail", "pause"] = "fail",
+    queue: str | None = None,
+    priority: int | None = None,
+    strict: bool = False,
+) -> Callable[[Callable[P, R]], FunctionWorkflow[P, R]]: ...
+def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function durable: whatever crashes, it goes on from the last step that it finished.
+
+    Code outside of steps may run again; it needs no determinism beyond asking for
+    the same steps.  `strict=True` makes other arguments than recorded an error.
+    """
+    if function is not None:
+        return FunctionWorkflow(function)
+    return lambda function: FunctionWorkflow(function, **options)
+
+
+def _spawn(definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Any]:
+    frame = current_frame(definition.name)
+    if frame is None:
+        raise NotInRun(f"{definition.name}.spawn()")
+    handle: Handle[Any] = frame.spawn(definition, [(args, kwargs)])[0]
+    return handle
+
+
+def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:
+    if frame.loop_thread == threading.get_ident():
+        hint = (
+            f"await {name}.aio(...)" if verb == "call" else f"await {name}.aio.map(...), or await the handle"
+        )
+        raise BlockingCall(name, hint)
+
+
+async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value = function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _run_plainly(value: Any) -> Any:
+    return asyncio.run(value)
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
+        raise DefinitionError(
+            f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, without '#', '/' and ':'"
+        )
+
+
+def _decodable(hint: Any) -> Any:
+    if hint is None or hint is type(None):
+        return None
+    return hint if decodable(hint) else Any
+
+
+def _seconds(span: timedelta | float) -> float:
+    return span.total_seconds() if isinstance(span, timedelta) else float(span)

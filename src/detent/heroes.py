@@ -1,0 +1,55 @@
+"""Heroes: the subject of a run, named so that the database can keep one run for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import ConfigurationError
+
+
+class Heroes:
+    """How the app names its heroes, and loads them again."""
+
+    def __init__(self) -> None:
+        self._known: dict[type, tuple[str, Callable[[Any], Any], Callable[[str], Any] | None]] = {}
+
+    def register(
+        self,
+        cls: type,
+        *,
+        key: Callable[[Any], Any],
+        load: Callable[[str], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._known[cls] = (name or cls.__name__, key, load)
+
+    def name(self, hero: Any) -> tuple[str, str] | None:
+        """The stored name of a hero: its type and its id, as text."""
+        if hero is None:
+            return None
+        if isinstance(hero, tuple) and len(hero) == 2:
+            return str(hero[0]), str(hero[1])
+        for cls in type(hero).__mro__:
+            if cls in self._known:
+                name, key, _ = self._known[cls]
+                return name, str(key(hero))
+        identity = _model_identity(hero)
+        if identity is not None:
+            return identity
+        raise ConfigurationError(
+            f"{type(hero).__name__} is not known as a hero; register it with "
+            f"app.hero({type(hero).__name__}, key=lambda it: it.id), or pass a (type, id) pair"
+        )
+
+
+def _model_identity(hero: Any) -> tuple[str, str] | None:
+    """The name of a Django or SQLAlchemy object, without importing either."""
+    meta = getattr(hero, "_meta", None)
+    if meta is not None and hasattr(meta, "label") and hasattr(hero, "pk"):
+        return str(meta.label), str(hero.pk)
+    state = getattr(hero, "_sa_instance_state", None)
+    identity = getattr(state, "identity", None)
+    if state is not None and identity:
+        return type(hero).__name__, ",".join(map(str, identity))
+    return None

@@ -1,0 +1,1 @@
+"""Carrying out user code: frames, how their requests are performed, and what comes of them."""

@@ -1,0 +1,143 @@
+"""Calling user functions: in this thread, in another, on the loop, in a process, in a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from ..context import Abandoned, Context, step_var
+from ..errors import StepTimeout
+from ..functions import Step
+from ..kernel.model import Verdict
+from ..stores.base import Trouble, Tx
+from .requests import Body, TransactionalBody
+from .services import Services
+from .transactions import AsyncTransaction, Transaction, in_transaction
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+
+
+def call(services: Services, body: Body) -> Any:
+    """Call a step's function and wait for it, whatever it is."""
+    step = body.step
+    if isinstance(body, TransactionalBody):
+        return _in_transaction(services, body)
+    if step.executor == "process":
+        return services.processes.call(step, body.args, body.kwargs)
+    if step.is_async:
+        return _on_loop(services, body).result()
+    if step.timeout is not None:
+        return _with_timeout(services, body)
+    return _inside(body.context, lambda: step.function(*given(step, body.context, body.args), **body.kwargs))
+
+
+async def acall(services: Services, body: Body) -> Any:
+    """The same from the loop."""
+    step = body.step
+    if step.is_async and not isinstance(body, TransactionalBody):
+        return await _awaited(body, body.args)
+    context = contextvars.copy_context()
+    return await asyncio.wrap_future(services.threads.submit(lambda: context.run(call, services, body)))
+
+
+def given(step: Step[Any, Any], context: Context, args: tuple[Any, ...], tx: Any = None) -> tuple[Any, ...]:
+    """The arguments with what the engine gives: the context, the transaction."""
+    if step.transactional:
+        args = (tx, *args)
+    return (context, *args) if step.wants_context else args
+
+
+def _inside(context: Context, function: Callable[[], Any]) -> Any:
+    token = step_var.set(context)
+    try:
+        return function()
+    finally:
+        step_var.reset(token)
+
+
+async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
+    step = body.step
+    token = step_var.set(body.context)
+    try:
+        if step.timeout is None:
+            return await step.function(*given(step, body.context, args, tx), **body.kwargs)
+        try:
+            async with asyncio.timeout(step.timeout) as limit:
+                return await step.function(*given(step, body.context, args, tx), **body.kwargs)
+        except TimeoutError:
+            if limit.expired():
+                raise StepTimeout(step.name, step.timeout) from None
+            raise
+    finally:
+        step_var.reset(token)
+
+
+def _on_loop(services: Services, body: Body, tx: Any = None) -> Future[Any]:
+    """An async body for a sync caller: on the app's loop, in the caller's context."""
+    context = contextvars.copy_context()
+
+    async def run() -> Any:
+        return await asyncio.get_running_loop().create_task(_awaited(body, body.args, tx), context=context)
+
+    return asyncio.run_coroutine_threadsafe(run(), services.loop.get())
+
+
+def _with_timeout(services: Services, body: Body) -> Any:
+    """A thread cannot be stopped: after the timeout its result is no longer waited for."""
+    step = body.step
+    context = contextvars.copy_context()
+    arguments = given(step, body.context, body.args)
+    future = services.threads.submit(
+        lambda: context.run(_inside, body.context, lambda: step.function(*arguments, **body.kwargs))
+    )
+    try:
+        return future.result(step.timeout)
+    except TimeoutError:
+        if future.done():
+            raise  # the step's own
+        raise StepTimeout(step.name, step.timeout or 0) from None
+
+
+def _in_transaction(services: Services, body: TransactionalBody) -> Any:
+    """The user's writes and the record of the step: one transaction.
+
+    Where the connection is lost, the journal tells whether the commit went through.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            with services.store.transaction() as tx:
+                value = _with_tx(services, body, tx)
+                answer = services.store.apply_within(tx, body.finish(value))
+                if answer is not Verdict.APPLIED and getattr(answer, "verdict", None) is not Verdict.APPLIED:
+                    raise Abandoned
+            return value
+        except Exception as error:
+            if services.store.driver.trouble(error) is not Trouble.GONE:
+                raise
+        while True:
+            time.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)
+            try:
+                if body.recorded():
+                    return value
+                break
+            except Exception as error:
+                if services.store.driver.trouble(error) is not Trouble.GONE:
+                    raise
+
+
+def _with_tx(services: Services, body: TransactionalBody, tx: Tx) -> Any:
+    step = body.step
+    token = in_transaction.set(True)
+    try:
+        if step.is_async:
+            return _on_loop(services, body, AsyncTransaction(tx, services.threads)).result()
+        arguments = given(step, body.context, body.args, Transaction(tx))
+        return _inside(body.context, lambda: step.function(*arguments, **body.kwargs))
+    finally:
+        in_transaction.reset(token)

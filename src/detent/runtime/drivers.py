@@ -1,0 +1,182 @@
+"""Drivers: how the requests of a routine are performed.
+
+`SyncDriver` blocks; a wait leaves the workflow by `Suspended`, and a replay comes
+back.  `AsyncDriver` awaits; when every branch of the workflow waits, the workflow is
+taken from memory in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ..context import Routine, Suspended
+from .bodies import acall, call
+from .requests import Body, Commit, MainBody, Pause, Read, Wait
+from .services import Services
+
+T = TypeVar("T")
+LINGER = 0.25  # seconds that a workflow stays whose branches may be busy with something else
+RECHECK = 1.0  # seconds between two looks at what is awaited, while another branch keeps the run here
+
+
+def drive(services: Services, routine: Routine[T], waits: list[Wait]) -> T:
+    """Carry a routine out, blocking."""
+    try:
+        request = next(routine)
+        while True:
+            try:
+                reply = _perform(services, request, waits)
+            except BaseException as error:
+                request = routine.throw(error)
+            else:
+                request = routine.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
+    if isinstance(request, Commit):
+        return services.committer.run(request.operation, forever=True)
+    if isinstance(request, Body):
+        return call(services, request)
+    if isinstance(request, Read):
+        return request.read()
+    if isinstance(request, Wait):
+        waits.append(request)
+        raise Suspended
+    if isinstance(request, MainBody):
+        return request.definition.function(*request.args, **request.kwargs)
+    if isinstance(request, Pause):
+        time.sleep(request.seconds)
+        return None
+    raise TypeError(f"no driver performs {request!r}")
+
+
+class Idling:
+    """Knows when nothing goes on in an async workflow any more, and then asks it to leave."""
+
+    def __init__(self, services: Services, on_idle: Callable[[], None]) -> None:
+        self._services = services
+        self._on_idle = on_idle
+        self._busy = 0
+        self._moves = 0
+        self._waiting: dict[asyncio.Future[None], tuple[Wait, bool]] = {}
+        self.main: asyncio.Task[Any] | None = None
+
+    def waits(self) -> list[Wait]:
+        return [wait for wait, _ in self._waiting.values()]
+
+    def begin(self) -> None:
+        self._busy += 1
+        self._moves += 1
+
+    def end(self) -> None:
+        self._busy -= 1
+        self._moves += 1
+        if self._waiting and not self._busy:
+            asyncio.get_running_loop().call_soon(self._consider)
+
+    def poke(self) -> None:
+        """Something that is awaited may have happened."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, wait: Wait) -> None:
+        """Return when it is worth looking again."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[future] = (wait, asyncio.current_task() is self.main)
+        loop.call_soon(self._consider)
+        try:
+            async with asyncio.timeout(self._patience(wait)):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.pop(future, None)
+            self._moves += 1
+
+    def _patience(self, wait: Wait) -> float | None:
+        if self._services.clock.virtual:
+            return RECHECK / 20
+        due = None if wait.wake_at is None else max(0.0, (wait.wake_at - self._services.clock.now()) / 1e6)
+        if not wait.awaits:
+            return due
+        return RECHECK if due is None else min(due, RECHECK)
+
+    def _consider(self) -> None:
+        if self._busy or not self._waiting:
+            return
+        if any(is_main for _, is_main in self._waiting.values()):
+            self._on_idle()
+        else:
+            asyncio.get_running_loop().call_later(LINGER, self._leave_if_still, self._moves)
+
+    def _leave_if_still(self, moves: int) -> None:
+        if moves == self._moves and self._waiting and not self._busy:
+            self._on_idle()
+
+
+async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
+    """Carry a routine out on the running loop."""
+    try:
+        request = next(routine)
+        while True:
+            try:
+                if isinstance(request, Wait):
+                    reply = await idling.wait(request)
+                else:
+                    idling.begin()
+                    try:
+                        reply = await _aperform(services, request)
+                    finally:
+                        idling.end()
+            except BaseException as error:
+                request = routine.throw(error)
+            else:
+                request = routine.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def adrive_main(
+    services: Services, routine: Routine[T], waits: list[Wait], main: Callable[[MainBody], Awaitable[Any]]
+) -> T:
+    """The same for what surrounds the workflow's function: its own waits put the run down."""
+    try:
+        request = next(routine)
+        while True:
+            try:
+                if isinstance(request, Wait):
+                    waits.append(request)
+                    raise Suspended
+                reply = await (
+                    main(request) if isinstance(request, MainBody) else _aperform(services, request)
+                )
+            except BaseException as error:
+                request = routine.throw(error)
+            else:
+                request = routine.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def _aperform(services: Services, request: Any) -> Any:
+    if isinstance(request, Commit):
+        return await services.committer.arun(request.operation, forever=True)
+    if isinstance(request, Body):
+        return await acall(services, request)
+    if isinstance(request, Read):
+        context = contextvars.copy_context()
+        return await asyncio.wrap_future(services.threads.submit(lambda: context.run(request.read)))
+    if isinstance(request, Pause):
+        return await asyncio.sleep(request.seconds)
+    raise TypeError(f"no driver performs {request!r}")

@@ -1,0 +1,106 @@
+"""Exceptions as data: stored once, raised alike the first time and on every replay.
+
+An exception whose class can be found again, and whose arguments and fields are
+plain values, is rebuilt; any other is raised as StepFailed, both times.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from typing import Any
+
+import msgspec
+
+from ..errors import StepFailed
+from ..kernel.model import Error
+from ..serialization import plain
+
+_LONGEST_MESSAGE = 10_000
+_LONGEST_TRACEBACK = 20_000
+
+
+def describe(error: BaseException) -> Error:
+    """Return what is stored of an exception."""
+    cls = type(error)
+    args = _plain_value(list(error.args))
+    fields = _plain_value(dict(error.__dict__)) if error.__dict__ else {}
+    trace = "".join(traceback.format_exception(error))
+    stored = Error(
+        type=f"{cls.__module__}.{cls.__qualname__}",
+        message=plain(str(error))[:_LONGEST_MESSAGE],
+        traceback=plain(trace)[-_LONGEST_TRACEBACK:],
+        args=args,
+        fields=fields or None,
+    )
+    if args is not None and fields is not None:
+        again = _rebuild(stored)
+        stored.rebuildable = type(again) is cls and str(again) == str(error)
+    if not stored.rebuildable:
+        stored.args = stored.fields = None
+    return stored
+
+
+def encode_error(error: BaseException) -> str:
+    return msgspec.json.encode(describe(error)).decode()
+
+
+def decode_error(text: str) -> Error:
+    return msgspec.json.decode(text, type=Error)
+
+
+def raisable(step: str, text: str | None) -> Exception:
+    """Return the exception of a stored failure."""
+    if text is None:
+        return StepFailed(step, "unknown", "its error was not recorded")
+    stored = decode_error(text)
+    error = _rebuild(stored) if stored.rebuildable else None
+    return error if error is not None else StepFailed(step, stored.type, stored.message)
+
+
+def _plain_value(value: Any) -> Any:
+    """The value, if JSON gives it back unchanged; else None."""
+    try:
+        same = msgspec.json.decode(msgspec.json.encode(value)) == value
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+    return value if same else None
+
+
+def _rebuild(stored: Error) -> Exception | None:
+    cls = _find_class(stored.type)
+    if cls is None:
+        return None
+    args = tuple(stored.args or ())
+    try:
+        # Without __init__: it may want other arguments than the ones in `args`.
+        error = cls.__new__(cls, *args)
+        error.args = args
+        error.__dict__.update(stored.fields or {})
+    except Exception:  # a class that cannot be built this way
+        return None
+    return error
+
+
+def _find_class(name: str) -> type[Exception] | None:
+    """Find an exception class by name, in modules of packages that this process uses already."""
+    if "<locals>" in name:
+        return None
+    parts = name.split(".")
+    if parts[0] not in sys.modules:
+        return None
+    for cut in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:cut])
+        if module not in sys.modules and importlib.util.find_spec(parts[0]) is not None:
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                continue
+        found: Any = sys.modules.get(module)
+        for part in parts[cut:]:
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    return None

@@ -1,0 +1,380 @@
+"""A frame: one delivery of a run's `main` to this worker.
+
+The frame knows the run's journal and makes routines of what the workflow asks for:
+steps here, waiting in waits.py, giving work away in spawning.py, undoing in undo.py.
+How a routine's requests are performed is the driver's business (drivers.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from ..clock import from_micros, span_micros
+from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
+from ..errors import DeadlineExceeded, PayloadError, StepMismatch
+from ..functions import FunctionWorkflow, Step
+from ..kernel import model
+from ..kernel.journal import FINAL, Journal
+from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
+from .calls import encode_call
+from .failures import encode_error, raisable
+from .requests import Body, Commit, Pause, TransactionalBody, Wait
+from .services import Services
+
+SHORT_WAIT = 50_000  # microseconds: less is waited for in place
+
+
+class Outgoing:
+    """What was spawned and is not durable yet."""
+
+    def __init__(self) -> None:
+        self.executions: list[NewExecution] = []
+        self.runs: list[NewRun] = []
+        self.mains: list[NewExecution] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.executions or self.runs)
+
+
+class FrameCore:
+    """What all routines of a frame share: journal, interrupts, records."""
+
+    def __init__(
+        self,
+        services: Services,
+        claimed: Claimed,
+        definition: FunctionWorkflow[Any, Any],
+        steps: Iterable[model.Step] = (),
+    ) -> None:
+        self.services = services
+        self.claimed = claimed
+        self.definition = definition
+        self.run_id = claimed.run_id
+        self.journal = Journal(steps)
+        self.info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
+        self.interrupt: str | None = (
+            claimed.run_state if claimed.run_state in ("paused", "canceled") else None
+        )
+        self.live = True
+        self.suspending = False
+        self.undoing = False
+        self.outgoing = Outgoing()
+        self.taken: set[int] = set()  # messages that a branch of this workflow is receiving
+        self.unwritten: list[model.Step] = []  # records that travel with the next commit
+        self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
+        self.shown: set[str] = set()  # those that the journal shows as executing
+
+    # Records
+
+    def entry(self, key: str, kind: str, name: str, state: StepState, **facts: Any) -> model.Step:
+        """A new journal entry of this run."""
+        return model.Step(
+            run_id=self.run_id,
+            key=key,
+            seq=self.journal.next_seq(),
+            kind=kind,
+            name=name,
+            state=state,
+            written_by=self.claimed.attempt,
+            **facts,
+        )
+
+    def record(self, *steps: model.Step, consume: list[int] | None = None) -> Routine[None]:
+        """Make entries durable, with whatever waits to be written."""
+        rows = [*self.unwritten, *steps]
+        self.unwritten = []
+        operation = Record(worker=self.claimed.worker, run_id=self.run_id, steps=rows, consume=consume or [])
+        yield from self.commit(operation)
+        for step in steps:
+            self.journal.put(step)
+
+    def replace(self, step: model.Step) -> Routine[None]:
+        """Overwrite a final entry: a failed undoing is tried again."""
+        self.journal.put(step)
+        yield from self.commit(
+            Record(worker=self.claimed.worker, run_id=self.run_id, steps=[step], reopen=True)
+        )
+
+    def commit(self, operation: Any) -> Routine[Any]:
+        answer = yield Commit(operation)
+        self.answered(answer)
+        return answer
+
+    def answered(self, answer: Any) -> None:
+        """Leave where the store says that this run is no longer ours, or over."""
+        if answer is Verdict.STALE:
+            self.live = False
+            raise Abandoned
+        if answer is Verdict.CANCELED:
+            self.interrupt = "canceled"
+            raise Canceled
+
+    # Interrupts
+
+    def checkpoint(self) -> Routine[None]:
+        """Before anything new begins: may this run go on?"""
+        if self.suspending:
+            raise Suspended
+        if not self.live:
+            raise Abandoned
+        if not self.undoing:
+            if self.interrupt == "canceled":
+                raise Canceled
+            while self.interrupt is not None:
+                # Due at once: a resume that comes before we have left must not be missed.
+                yield Wait(self.now())
+            self._check_deadline()
+        if self.outgoing:
+            yield from self.flush_outgoing()
+        if self.unwritten:
+            yield from self.record()
+
+    def flush_outgoing(self) -> Routine[None]:
+        """Make what was spawned durable (spawning.flush)."""
+        raise NotImplementedError
+
+    def _check_deadline(self) -> None:
+        deadline = self.claimed.deadline
+        if deadline is not None and self.now() >= deadline:
+            raise DeadlineExceeded(self.run_id, from_micros(deadline).isoformat())
+
+    def now(self) -> int:
+        return self.services.clock.now()
+
+    def wait_until(self, moment: int) -> Routine[None]:
+        while (left := moment - self.now()) > 0:
+            if left < SHORT_WAIT and not self.services.clock.virtual:
+                yield Pause(left / 1e6)
+            else:
+                yield from self.checkpoint()
+                yield Wait(self.no_later_than_deadline(moment))
+
+    def no_later_than_deadline(self, moment: int | None) -> int | None:
+        deadline = None if self.undoing else self.claimed.deadline
+        if moment is None or deadline is None:
+            return moment if deadline is None else deadline
+        return min(moment, deadline)
+
+    # Steps
+
+    def call_step(
+        self, step: Step[Any, Any], key: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Routine[Any]:
+        """Answer from the journal, or call it and record what comes of it."""
+        args = step.without_context(args)
+        text = self._input(step, key, args, kwargs)
+        found = self.journal.find(key)
+        if found is not None and found.state in FINAL:
+            self._check_drift(step, found, text)
+            return self.recorded(step.name, found, step.returns)
+        yield from self.checkpoint()
+        if found is not None and found.wake_at is not None:
+            yield from self.wait_until(found.wake_at)
+        attempt = found.attempt if found is not None and found.state == StepState.RETRYING else 0
+        while True:
+            attempt += 1
+            context = Context(self.info, step.name, key, attempt, self)
+            started = self.now()
+            try:
+                if step.transactional:
+                    return (yield from self._transactional(step, context, text, started, args, kwargs, kind))
+                value = yield from self._body(Body(step, context, args, kwargs), started)
+                result = self.encode(value, f"the result of step {key!r}")
+                value = self.services.codec.decode(result, step.returns, f"the result of step {key!r}")
+            except Exception as error:
+                done, value = yield from self._failed(step, context, kind, text, started, error)
+                if done:
+                    return value
+                yield from self.checkpoint()
+                continue
+            yield from self.record(
+                self.entry(
+                    key,
+                    kind,
+                    step.name,
+                    StepState.COMPLETED,
+                    attempt=attempt,
+                    input=text,
+                    result=result,
+                    undo=step.compensation.name if step.compensation is not None and kind == "step" else None,
+                    started_at=started,
+                    finished_at=self.now(),
+                )
+            )
+            return value
+
+    def _body(self, body: Body, started: int) -> Routine[Any]:
+        self.running[body.context.key] = (body.context, started)
+        try:
+            return (yield body)
+        finally:
+            self.running.pop(body.context.key, None)
+            self.shown.discard(body.context.key)
+
+    def _transactional(
+        self,
+        step: Step[Any, Any],
+        context: Context,
+        text: str | None,
+        started: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kind: str,
+    ) -> Routine[Any]:
+        written: list[model.Step] = []
+
+        def finish(value: Any) -> Record:
+            result = self.encode(value, f"the result of step {context.key!r}")
+            undo = step.compensation.name if step.compensation is not None and kind == "step" else None
+            written[:] = [
+                self.entry(
+                    context.key,
+                    kind,
+                    step.name,
+                    StepState.COMPLETED,
+                    attempt=context.attempt,
+                    input=text,
+                    result=result,
+                    undo=undo,
+                    started_at=started,
+                    finished_at=self.now(),
+                )
+            ]
+            return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written)
+
+        def recorded() -> bool:
+            steps = self.services.store.journal([self.run_id])[self.run_id]
+            return any(entry.key == context.key and entry.state in FINAL for entry in steps)
+
+        yield from self._body(TransactionalBody(step, context, args, kwargs, finish, recorded), started)
+        self.journal.put(written[0])
+        return self.recorded(step.name, written[0], step.returns)
+
+    def _failed(
+        self,
+        step: Step[Any, Any],
+        context: Context,
+        kind: str,
+        text: str | None,
+        started: int,
+        error: Exception,
+    ) -> Routine[tuple[bool, Any]]:
+        """Record a failed attempt; (True, value) ends the step, (False, None) tries again."""
+        stored = encode_error(error)
+        facts: dict[str, Any] = {
+            "attempt": context.attempt,
+            "input": text,
+            "error": stored,
+            "started_at": started,
+        }
+        wait = None if isinstance(error, PayloadError) else step.retry.wait_after(context.attempt, error)
+        if wait is not None:
+            wake_at = self.now() + jittered(span_micros(wait), step.retry.jitter)
+            yield from self.record(
+                self.entry(context.key, kind, step.name, StepState.RETRYING, wake_at=wake_at, **facts)
+            )
+            self.note(
+                "retrying", {"step": context.key, "attempt": context.attempt, "error": error_line(error)}
+            )
+            yield from self.wait_until(wake_at)
+            return False, None
+        facts["finished_at"] = self.now()
+        if step.on_exception == "skip":
+            skipped = self.entry(context.key, kind, step.name, StepState.COMPLETED, result="null", **facts)
+            yield from self.record(skipped)
+            return True, None
+        failure = self.entry(context.key, kind, step.name, StepState.FAILED, **facts)
+        yield from self.record(failure)
+        raised = raisable(step.name, stored)
+        raised = error if type(raised) is type(error) else raised
+        if step.on_exception == "pause":
+            raise PauseRun(raised) from error
+        if step.on_exception == "cancel":
+            raise CancelRun(raised) from error
+        if raised is error:
+            raise error
+        raise raised from error
+
+    def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
+        """What a recorded step gives: its value, or its error."""
+        if entry.state == StepState.FAILED:
+            raise raisable(name, entry.error)
+        return self.services.codec.decode(
+            entry.result or "null", returns, f"the result of step {entry.key!r}"
+        )
+
+    def encode(self, value: Any, what: str) -> str:
+        return self.services.codec.encode(value, what)
+
+    def _input(
+        self, step: Step[Any, Any], key: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """The stored arguments; a plain step may take what has no JSON form, but cannot be undone then."""
+        try:
+            return encode_call(self.services.codec, f"the input of step {key!r}", args, kwargs)
+        except PayloadError:
+            if step.compensation is not None or step.strict:
+                raise
+            return None
+
+    def _check_drift(self, step: Step[Any, Any], entry: model.Step, text: str | None) -> None:
+        """Other arguments than recorded: the code, or what it saw, has changed."""
+        if text == entry.input or text is None or entry.input is None or entry.kind == "undo":
+            return
+        if step.strict or self.definition.strict:
+            raise StepMismatch(self.run_id, entry.key, entry.input, text)
+        self.note("drift", {"step": entry.key, "recorded": entry.input, "asked": text})
+
+    def note(self, event: str, detail: object) -> None:
+        """A line for the run's history; nobody waits for it."""
+        self.services.note(self.run_id, event, detail)
+
+    # What a step's context asks (context.StepBackend)
+
+    def interrupted(self) -> str | None:
+        return None if self.undoing else self.interrupt
+
+    def heartbeat(self, step: Context) -> None:
+        self.show(step.key)
+
+    def show(self, key: str) -> None:
+        """Write a running step into the journal, so that people can see it; not waited for."""
+        if key in self.running and key not in self.shown:
+            context, started = self.running[key]
+            self.shown.add(key)
+            seen = self.entry(
+                key, "step", context.name, StepState.EXECUTING, attempt=context.attempt, started_at=started
+            )
+            self.services.committer.post(Record(worker=self.claimed.worker, run_id=self.run_id, steps=[seen]))
+
+    def load_progress(self, step: Context) -> str | None:
+        entry = self.journal.find(progress_key(step.key))
+        return entry.progress if entry is not None else None
+
+    def save_progress(self, step: Context, text: str) -> None:
+        answer = self.services.committer.run(self._progress(step, text), forever=True)
+        self.answered(answer)
+
+    async def asave_progress(self, step: Context, text: str) -> None:
+        answer = await self.services.committer.arun(self._progress(step, text), forever=True)
+        self.answered(answer)
+
+    def _progress(self, step: Context, text: str) -> Record:
+        place = self.entry(progress_key(step.key), "progress", step.name, StepState.WAITING, progress=text)
+        self.journal.put(place)
+        return Record(worker=self.claimed.worker, run_id=self.run_id, steps=[place])
+
+
+def progress_key(key: str) -> str:
+    """Where the place of a resumable step is kept."""
+    return f"progress/{key}"
+
+
+def jittered(span: int, jitter: float) -> int:
+    return round(span * (1 + jitter * random.random())) if jitter else span
+
+
+def error_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

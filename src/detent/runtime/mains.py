@@ -1,0 +1,158 @@
+"""A run's main function, from delivery to settling.
+
+claimed -> frame -> the function runs -> value, error or signal -> settle, or park
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
+from ..errors import CompensationFailed
+from ..kernel.model import Claimed, ExecutionKey, Park, Settle, Settled, Verdict
+from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from . import undo
+from .calls import decode_call
+from .drivers import adrive_main, drive
+from .failures import encode_error
+from .frame import error_line
+from .frames import Frame
+from .requests import Commit, MainBody
+
+log = logging.getLogger("detent.worker")
+_REPORTED = ("step", "spawn", "child", "receive", "sleep")
+
+
+def run_main(frame: Frame) -> None:
+    """Run a workflow written as `def`, in this thread."""
+    frame_var.set(frame)
+    drive(frame.services, _main(frame), frame.waits)
+
+
+async def arun_main(frame: Frame) -> None:
+    """Run a workflow written as `async def`, on this loop."""
+    frame_var.set(frame)
+    await adrive_main(frame.services, _main(frame), frame.waits, frame.amain)
+
+
+def _main(frame: Frame) -> Routine[None]:
+    try:
+        try:
+            ending = yield from _workflow(frame)
+        except Suspended:
+            yield from _park(frame)
+        else:
+            yield from _settle(frame, ending)
+    except (Abandoned, asyncio.CancelledError):
+        log.info("run %s was let go of; another worker goes on", frame.run_id)
+    finally:
+        frame.live = False
+
+
+def _workflow(frame: Frame) -> Routine[Ending]:
+    """Run the function, or go on undoing it; return how it ended."""
+    if frame.interrupt == "canceled":
+        return (yield from _canceled(frame))
+    mark = undo.begun(frame)
+    if mark is not None:
+        return (yield from _failed(frame, mark.error))
+    try:
+        value = yield from _body(frame)
+        result = frame.encode(value, f"the result of {frame.definition.name!r}")
+        if frame.outgoing or frame.unwritten:
+            yield from frame.checkpoint()
+    except Canceled:
+        return (yield from _canceled(frame))
+    except PauseRun as signal:
+        return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
+    except CancelRun as signal:
+        frame.interrupt = "canceled"
+        stored = encode_error(signal.error)
+        yield from undo.undo_all(frame, stored)
+        return Ending(outcome=Outcome.CANCELED_BY_EXCEPTION, now=frame.now(), error=stored)
+    except Exception as error:
+        log.info(
+            "run %s of %s raised %s", frame.run_id, frame.definition.name, error_line(error), exc_info=error
+        )
+        stored = encode_error(error)
+        if frame.definition.on_exception == "pause":
+            return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=stored)
+        return (yield from _failed(frame, stored))
+    _report_unasked(frame)
+    return Ending(outcome=Outcome.SUCCESS, now=frame.now(), result=result)
+
+
+def _body(frame: Frame) -> Routine[Any]:
+    definition = frame.definition
+    args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
+    if definition.wants_context:
+        args = (Context(frame.info, definition.name, "main", frame.claimed.attempt, frame), *args)
+    value = yield MainBody(definition, args, kwargs)
+    if frame.suspending or (frame.waits and not definition.is_async):
+        # The code swallowed the signal with a bare `except:`; it leaves all the same.
+        raise Suspended
+    return value
+
+
+def _failed(frame: Frame, error: str | None) -> Routine[Ending]:
+    try:
+        yield from undo.undo_all(frame, error)
+    except CompensationFailed as failure:
+        return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(failure))
+    return Ending(outcome=Outcome.FAILED, now=frame.now(), error=error)
+
+
+def _canceled(frame: Frame) -> Routine[Ending]:
+    yield from undo.undo_all(frame, None)
+    return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=frame.now())
+
+
+def _report_unasked(frame: Frame) -> None:
+    """What is recorded, and the code of today did not ask for: kept, and said."""
+    if frame.claimed.deliveries > 1:
+        keys = [step.key for step in frame.journal.unasked() if step.kind in _REPORTED]
+        if keys:
+            frame.note("unasked", {"steps": keys})
+
+
+def _settle(frame: Frame, ending: Ending) -> Routine[None]:
+    claimed = frame.claimed
+    answer: Settled = yield Commit(
+        Settle(
+            worker=claimed.worker,
+            key=key_of(claimed),
+            token=claimed.token,
+            now=frame.now(),
+            plan=settle(FUNCTION, claimed, ending),
+            parent=claimed.parent,
+        )
+    )
+    if answer.verdict is Verdict.STALE:
+        raise Abandoned
+
+
+def _park(frame: Frame) -> Routine[None]:
+    """Put the run down until what it waits for; with nothing to wait for, it is due at once."""
+    if not frame.live:
+        raise Abandoned
+    times = [wait.wake_at for wait in frame.waits if wait.wake_at is not None]
+    awaits = {(item.kind, item.name): item for wait in frame.waits for item in wait.awaits}
+    steps, frame.unwritten = frame.unwritten, []
+    yield Commit(
+        Park(
+            worker=frame.claimed.worker,
+            key=key_of(frame.claimed),
+            token=frame.claimed.token,
+            now=frame.now(),
+            wake_at=min(times) if times else None if awaits else frame.now(),
+            awaits=list(awaits.values()),
+            steps=steps,
+            undoing=frame.undoing,
+        )
+    )
+
+
+def key_of(claimed: Claimed) -> ExecutionKey:
+    return ExecutionKey(run_id=claimed.run_id, node=claimed.node, attempt=claimed.attempt)

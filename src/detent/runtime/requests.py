@@ -1,0 +1,72 @@
+"""What a routine asks its driver to do.
+
+Routines are generators: they hold the rules of durable operations once, and yield
+what has to be done.  A sync driver does it blocking, an async one awaits it; so
+there is one engine, and no sync/async twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..context import Context
+from ..functions import Definition, Step
+from ..kernel.model import Await, Operation
+
+
+@dataclass(slots=True)
+class Commit:
+    """Make an operation durable; the reply is the store's answer."""
+
+    operation: Operation
+
+
+@dataclass(slots=True)
+class Read:
+    """Ask the store; the reply is what the function returns."""
+
+    read: Callable[[], Any]
+
+
+@dataclass(slots=True)
+class Body:
+    """Call a step's function; the reply is what it returns."""
+
+    step: Step[Any, Any]
+    context: Context
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class TransactionalBody(Body):
+    """Call it inside a transaction that also carries the operation made from its result."""
+
+    finish: Callable[[Any], Operation]
+    recorded: Callable[[], bool]  # whether it is durable, after a commit that was cut off
+
+
+@dataclass(slots=True)
+class MainBody:
+    """Call the workflow's function."""
+
+    definition: Definition[Any, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Wait:
+    """Wait for a time or an event.  A sync driver suspends the run instead of replying."""
+
+    wake_at: int | None = None
+    awaits: tuple[Await, ...] = ()
+
+
+@dataclass(slots=True)
+class Pause:
+    """A wait too short to let go of the worker."""
+
+    seconds: float

@@ -1,0 +1,255 @@
+"""What frames and workers share: the store, the committer, the clock, the pools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from ..clock import Clock
+from ..commit import Committer
+from ..errors import StepCrashed, StepTimeout, UnknownDefinition
+from ..functions import Definition, FunctionWorkflow, Step
+from ..kernel.model import Claimed, HistoryEvent, Lease, Note
+from ..serialization import Codec
+from ..stores.sql import SqlStore
+
+
+class Registry:
+    """The definitions that an app serves, by name."""
+
+    def __init__(self, definitions: Iterable[Definition[Any, Any]]) -> None:
+        self._found: dict[str, Definition[Any, Any]] = {}
+        for definition in definitions:
+            self._found[definition.name] = definition
+
+    def __contains__(self, definition: Definition[Any, Any]) -> bool:
+        return self._found.get(definition.name) is definition
+
+    def names(self) -> list[str]:
+        return sorted(self._found)
+
+    def workflow(self, name: str) -> FunctionWorkflow[Any, Any]:
+        found = self._found.get(name)
+        if not isinstance(found, FunctionWorkflow):
+            raise UnknownDefinition(name)
+        return found
+
+    def step(self, name: str) -> Step[Any, Any]:
+        found = self._found.get(name)
+        if not isinstance(found, Step):
+            raise UnknownDefinition(name)
+        return found
+
+
+class Local(Protocol):
+    """The worker of this process, if there is one: it takes what was just enqueued."""
+
+    def reserve(self, job: str, queue: str) -> Lease | None:
+        """A free slot, as a lease that goes into the same commit; None: leave it to others."""
+        ...
+
+    def deliver(self, claimed: Sequence[Claimed]) -> None: ...
+
+    def give_back(self, leases: int) -> None:
+        """The commit did not come to pass: the slots are free again."""
+        ...
+
+
+class Threads:
+    """A team of daemon threads that grows as needed: a hanging step never blocks the exit."""
+
+    _shared: ClassVar[Threads | None] = None
+
+    @classmethod
+    def shared(cls) -> Threads:
+        """A team for short blocking calls of async code, one for the process."""
+        if cls._shared is None:
+            cls._shared = cls("detent-io")
+        return cls._shared
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._idle = 0
+        self._count = 0
+
+    def submit(self, job: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._guard:
+            if self._idle:
+                self._idle -= 1
+                grow = False
+            else:
+                self._count += 1
+                grow = True
+                number = self._count
+        self._jobs.put((future, job))
+        if grow:
+            # A context of its own: a thread of ours must not count as one of the workflow's.
+            start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
+            contextvars.Context().run(start)
+        return future
+
+    def close(self) -> None:
+        with self._guard:
+            for _ in range(self._count):
+                self._jobs.put(None)
+            self._count = self._idle = 0
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            future, job = item
+            try:
+                result = job()
+            except BaseException as error:
+                outcome: Callable[[], None] = _setter(future.set_exception, error)
+            else:
+                outcome = _setter(future.set_result, result)
+            del job, item
+            with self._guard:
+                self._idle += 1
+            outcome()
+            del outcome, future
+
+
+def _setter(method: Callable[[Any], None], value: Any) -> Callable[[], None]:
+    return lambda: method(value)
+
+
+class Processes:
+    """Other processes for CPU-bound steps, started when first needed."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = size
+        self._guard = threading.Lock()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the step's function there; a process that dies is StepCrashed."""
+        with self._guard:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(self._size, mp_context=get_context("spawn"))
+            pool = self._pool
+        future = pool.submit(
+            _call_by_name, step.function.__module__, step.function.__qualname__, args, kwargs
+        )
+        try:
+            return future.result(step.timeout)
+        except BrokenProcessPool:
+            self._replace(pool)
+            raise StepCrashed(step.name) from None
+        except TimeoutError:
+            if future.done():
+                raise  # the step's own
+            self._replace(pool, kill=True)
+            raise StepTimeout(step.name, step.timeout or 0) from None
+
+    def _replace(self, broken: ProcessPoolExecutor, *, kill: bool = False) -> None:
+        with self._guard:
+            if self._pool is broken:
+                self._pool = None
+        if kill:
+            for process in list((broken._processes or {}).values()):
+                process.kill()
+        broken.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        with self._guard:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _call_by_name(module: str, qualname: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    function = found.function if isinstance(found, Definition) else found
+    return function(*args, **kwargs)
+
+
+class Loop:
+    """The event loop for async bodies: the user's own, or one in a thread of ours."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._given = loop
+        self._own: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        if self._given is not None:
+            return self._given
+        with self._guard:
+            if self._own is None:
+                self._own = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, name="detent-loop", daemon=True)
+                contextvars.Context().run(self._thread.start)
+            return self._own
+
+    def _run(self) -> None:
+        assert self._own is not None
+        asyncio.set_event_loop(self._own)
+        self._own.run_forever()
+
+    def close(self) -> None:
+        with self._guard:
+            loop, thread = self._own, self._thread
+            self._own = self._thread = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=5)
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass
+class Services:
+    """One app's machinery, handed to whatever runs user code."""
+
+    store: SqlStore
+    committer: Committer
+    clock: Clock
+    codec: Codec
+    registry: Registry
+    queues: tuple[str, ...]
+    local: Local | None = None
+    loop: Loop = field(default_factory=Loop)
+    threads: Threads = field(default_factory=lambda: Threads("detent-step"))
+    processes: Processes = field(default_factory=Processes)
+
+    def require(self, definition: Definition[Any, Any]) -> None:
+        """Raise unless the app serves this very definition."""
+        if definition not in self.registry:
+            raise UnknownDefinition(definition.name)
+
+    def note(self, run_id: str, event: str, detail: object) -> None:
+        """Add a line to a run's history, soon; nobody waits for it."""
+        text = msgspec.json.encode(detail).decode()
+        line = HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
+        self.committer.post(Note(events=[line]))
+
+    def close(self) -> None:
+        self.loop.close()
+        self.threads.close()
+        self.processes.close()

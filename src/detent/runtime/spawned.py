@@ -1,0 +1,185 @@
+"""Spawned steps: executions of their own, on any worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ..clock import span_micros
+from ..context import Abandoned, Canceled, Context, Routine, RunInfo, Suspended
+from ..errors import PayloadError
+from ..functions import Step
+from ..kernel import model
+from ..kernel.model import Claimed, Park, Record, Settle, Settled, StepState, Verdict
+from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from .calls import decode_call
+from .drivers import adrive_main, drive
+from .failures import encode_error
+from .frame import jittered, progress_key
+from .mains import key_of
+from .requests import Body, Commit, MainBody, TransactionalBody, Wait
+from .services import Services
+
+_ACTIONS = {
+    "raise": Outcome.FAILED,
+    "reattempt": Outcome.FAILED,
+    "skip": Outcome.SKIPPED_BY_EXCEPTION,
+    "pause": Outcome.PAUSED_BY_EXCEPTION,
+    "cancel": Outcome.CANCELED_BY_EXCEPTION,
+}
+
+
+class SpawnedStep:
+    """One attempt at a spawned step; also what its context asks (context.StepBackend)."""
+
+    def __init__(
+        self, services: Services, claimed: Claimed, step: Step[Any, Any], progress: str | None
+    ) -> None:
+        self.services = services
+        self.claimed = claimed
+        self.step = step
+        self.interrupt: str | None = "canceled" if claimed.run_state == "canceled" else None
+        self.live = True
+        self.waits: list[Wait] = []
+        self._progress = progress
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
+        self.context = Context(info, step.name, claimed.node, claimed.attempt, self)
+
+    def run(self) -> None:
+        """Run it in this thread."""
+        drive(self.services, self._routine(), self.waits)
+
+    async def arun(self) -> None:
+        """Run it on this loop."""
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        await adrive_main(self.services, self._routine(), self.waits, _no_main)
+
+    def _routine(self) -> Routine[None]:
+        try:
+            ending = yield from self._ending()
+            if ending is not None:
+                answer: Settled = yield Commit(self._settle(ending))
+                if answer.verdict is Verdict.STALE:
+                    raise Abandoned
+        except Suspended:
+            yield Commit(
+                Park(
+                    worker=self.claimed.worker,
+                    key=key_of(self.claimed),
+                    token=self.claimed.token,
+                    now=self._now(),
+                    wake_at=self._now(),
+                )
+            )
+        except Abandoned:
+            return
+        finally:
+            self.live = False
+
+    def _ending(self) -> Routine[Ending | None]:
+        """How the attempt ended; None when a transactional step has settled itself."""
+        if self.interrupt == "canceled":
+            return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
+        try:
+            args, kwargs = decode_call(self.services.codec, self.step, self.claimed.input or "{}")
+            if self.step.transactional:
+                yield TransactionalBody(self.step, self.context, args, kwargs, self._finish, self._recorded)
+                return None
+            value = yield Body(self.step, self.context, args, kwargs)
+            return self._success(value)
+        except Canceled:
+            return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
+        except asyncio.CancelledError:
+            if self.interrupt != "canceled":
+                raise Abandoned from None
+            return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
+        except Exception as error:
+            return self._failure(error)
+
+    def _success(self, value: Any) -> Ending:
+        text = self.services.codec.encode(value, f"the result of step {self.claimed.node!r}")
+        return Ending(outcome=Outcome.SUCCESS, now=self._now(), result=text)
+
+    def _failure(self, error: Exception) -> Ending:
+        stored = encode_error(error)
+        retry = self.step.retry
+        wait = None if isinstance(error, PayloadError) else retry.wait_after(self.claimed.failures + 1, error)
+        if wait is not None:
+            pause = jittered(span_micros(wait), retry.jitter)
+            return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
+        outcome = _ACTIONS[self.step.on_exception]
+        result = "null" if outcome is Outcome.SKIPPED_BY_EXCEPTION else None
+        return Ending(outcome=outcome, now=self._now(), error=stored, result=result)
+
+    def _finish(self, value: Any) -> Settle:
+        return self._settle(self._success(value))
+
+    def _recorded(self) -> bool:
+        rows = self.services.store.executions(self.claimed.run_id)
+        mine = (self.claimed.node, self.claimed.attempt)
+        return any((row.node, row.attempt) == mine and row.state == "completed" for row in rows)
+
+    def _settle(self, ending: Ending) -> Settle:
+        return Settle(
+            worker=self.claimed.worker,
+            key=key_of(self.claimed),
+            token=self.claimed.token,
+            now=ending.now,
+            plan=settle(FUNCTION, self.claimed, ending),
+        )
+
+    def _now(self) -> int:
+        return self.services.clock.now()
+
+    # From other threads
+
+    def told(self, state: str | None = None) -> None:
+        if state is not None:
+            self.interrupt = state
+        if self.interrupt == "canceled" and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def abandon(self) -> None:
+        self.live = False
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    # What the step's context asks
+
+    def interrupted(self) -> str | None:
+        return self.interrupt
+
+    def heartbeat(self, step: Context) -> None:
+        """The execution's row shows it as executing already."""
+
+    def load_progress(self, step: Context) -> str | None:
+        return self._progress
+
+    def save_progress(self, step: Context, text: str) -> None:
+        self._check(self.services.committer.run(self._place(text), forever=True))
+
+    async def asave_progress(self, step: Context, text: str) -> None:
+        self._check(await self.services.committer.arun(self._place(text), forever=True))
+
+    def _place(self, text: str) -> Record:
+        place = model.Step(
+            run_id=self.claimed.run_id,
+            key=progress_key(self.claimed.node),
+            seq=0,
+            kind="progress",
+            name=self.step.name,
+            state=StepState.WAITING,
+            written_by=self.claimed.attempt,
+            progress=text,
+        )
+        return Record(worker=self.claimed.worker, run_id=self.claimed.run_id, steps=[place])
+
+    def _check(self, answer: Verdict) -> None:
+        if answer is not Verdict.APPLIED:
+            raise Abandoned
+
+
+async def _no_main(request: MainBody) -> Any:
+    raise TypeError("a spawned step has no main function")

@@ -1,0 +1,266 @@
+"""Giving work away: spawned steps, child runs, and waiting for them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from ..context import Routine
+from ..errors import RunCanceled
+from ..functions import Definition, FunctionWorkflow, Handle
+from ..kernel.journal import FINAL, Scope
+from ..kernel.model import (
+    MAIN,
+    Await,
+    Claimed,
+    ExecutionState,
+    Lease,
+    NewExecution,
+    NewRun,
+    Record,
+    Start,
+    StepState,
+    Verdict,
+)
+from .calls import encode_call
+from .frame import FrameCore, Outgoing
+from .requests import Commit, Read, Wait
+from .services import Services
+
+LONGEST_ID = 200
+
+
+def spawn(
+    frame: FrameCore,
+    scope: Scope,
+    definition: Definition[Any, Any],
+    calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+) -> list[Handle[Any]]:
+    """Note what is to be started, unless the journal knows it already."""
+    frame.services.require(definition)
+    handles: list[Handle[Any]] = []
+    topic = ""
+    for args, kwargs in calls:
+        key = scope.key(definition.name)
+        topic = topic or key
+        args = definition.without_context(args)
+        definition.check_arguments(args, kwargs)
+        text = encode_call(frame.services.codec, f"the input of {key!r}", args, kwargs)
+        if isinstance(definition, FunctionWorkflow):
+            run_id = child_id(frame.run_id, key)
+            if frame.journal.find(key) is None:
+                _add_child(frame, definition, key, run_id, text)
+            handles.append(Handle(frame, key, run_id, definition, run_id))  # type: ignore[arg-type]
+        else:
+            if frame.journal.find(key) is None:
+                _add_step(frame, definition, key, topic, text)
+            handles.append(Handle(frame, key, topic, definition, None))  # type: ignore[arg-type]
+    return handles
+
+
+def child_id(parent: str, key: str) -> str:
+    """The same child for the same call, however often it is replayed."""
+    name = f"{parent}/{key}"
+    if len(name) <= LONGEST_ID:
+        return name
+    return f"{name[: LONGEST_ID - 33]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> None:
+    queue, priority = step.queue or frame.claimed.queue, step.priority
+    frame.outgoing.executions.append(
+        NewExecution(
+            run_id=frame.run_id,
+            node=key,
+            attempt=1,
+            kind="step",
+            job=step.name,
+            queue=queue,
+            precedence=frame.claimed.precedence if priority is None else -priority,
+            state=ExecutionState.READY,
+            created_at=frame.now(),
+            scheduled_for=frame.now(),
+            topic=topic,
+            input=text,
+        )
+    )
+    if step.compensation is not None:
+        # Cancelling looks into the journal for what has to be undone.
+        frame.unwritten.append(
+            frame.entry(
+                f"spawned/{key}", "spawned", step.name, StepState.COMPLETED, undo=step.compensation.name
+            )
+        )
+
+
+def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str) -> None:
+    queue = workflow.queue or frame.claimed.queue
+    priority = -frame.claimed.precedence if workflow.priority is None else workflow.priority
+    run, main = new_run(
+        workflow,
+        run_id,
+        text,
+        queue=queue,
+        priority=priority,
+        now=frame.now(),
+        deadline=frame.claimed.deadline,
+    )
+    run.parent, run.parent_key = frame.run_id, key
+    frame.outgoing.runs.append(run)
+    frame.outgoing.mains.append(main)
+
+
+def new_run(
+    workflow: FunctionWorkflow[Any, Any],
+    run_id: str,
+    text: str,
+    *,
+    queue: str,
+    priority: int,
+    now: int,
+    due: int | None = None,
+    deadline: int | None = None,
+) -> tuple[NewRun, NewExecution]:
+    """The rows of a run that begins: itself, and the first execution of its main node."""
+    run = NewRun(
+        id=run_id,
+        type=workflow.name,
+        kind="function",
+        queue=queue,
+        priority=priority,
+        input=text,
+        created_at=now,
+        deadline=deadline,
+    )
+    main = NewExecution(
+        run_id=run_id,
+        node=MAIN,
+        attempt=1,
+        kind="main",
+        job=workflow.name,
+        queue=queue,
+        precedence=-priority,
+        state=ExecutionState.TIMER if due is not None and due > now else ExecutionState.READY,
+        created_at=now,
+        scheduled_for=max(due or now, now),
+    )
+    return run, main
+
+
+def flush(frame: FrameCore) -> Routine[None]:
+    """Make what was spawned durable; what fits into this worker's free slots begins at once."""
+    outgoing, frame.outgoing = frame.outgoing, Outgoing()
+    rows = [*outgoing.executions, *outgoing.mains]
+    leased = lease_locally(frame.services, rows)
+    steps, frame.unwritten = frame.unwritten, []
+    children = Start(runs=outgoing.runs, executions=outgoing.mains) if outgoing.runs else None
+    operation = Record(
+        worker=frame.claimed.worker,
+        run_id=frame.run_id,
+        steps=steps,
+        executions=outgoing.executions,
+        children=children,
+    )
+    answer = None
+    try:
+        answer = yield Commit(operation)
+    finally:
+        if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
+            frame.services.local.give_back(len(leased))
+    frame.answered(answer)
+    runs = {run.id: run for run in outgoing.runs}
+    if leased and frame.services.local is not None:
+        held = [row for row in leased if row.state == ExecutionState.EXECUTING]
+        frame.services.local.give_back(len(leased) - len(held))  # a pause came between
+        frame.services.local.deliver([claimed_of(row, runs.get(row.run_id), frame.claimed) for row in held])
+
+
+def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewExecution]:
+    """Lease what is due to the worker of this process, as far as it has room."""
+    leased: list[NewExecution] = []
+    if services.local is None:
+        return leased
+    for row in rows:
+        if row.state != ExecutionState.READY:
+            continue
+        lease = services.local.reserve(row.job, row.queue)
+        if lease is None:
+            break
+        take_lease(row, lease)
+        leased.append(row)
+    return leased
+
+
+def take_lease(row: NewExecution, lease: Lease) -> None:
+    row.state = ExecutionState.EXECUTING
+    row.worker, row.token = lease.worker, lease.token
+    row.deliveries = 1
+    row.started_at = row.created_at
+
+
+def claimed_of(row: NewExecution, run: NewRun | None, parent: Claimed | None) -> Claimed:
+    """A row that was leased when it was made, as a claim would return it."""
+    of = run if run is not None else None
+    return Claimed(
+        run_id=row.run_id,
+        node=row.node,
+        attempt=row.attempt,
+        kind=row.kind,
+        job=row.job,
+        queue=row.queue,
+        precedence=row.precedence,
+        worker=row.worker or "",
+        token=row.token or "",
+        deliveries=row.deliveries,
+        recoveries=0,
+        failures=0,
+        input=row.input,
+        topic=row.topic,
+        type=of.type if of else (parent.type if parent else ""),
+        run_input=of.input if of else (parent.run_input if parent else ""),
+        run_state="ready",
+        parent=of.parent if of else (parent.parent if parent else None),
+        parent_key=of.parent_key if of else (parent.parent_key if parent else None),
+        deadline=of.deadline if of else (parent.deadline if parent else None),
+        forked_from=of.forked_from if of else (parent.forked_from if parent else None),
+        started_at=row.started_at,
+    )
+
+
+def gathered(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[list[Any]]:
+    """The results of all, in order; the first failure is raised when all are done."""
+    just_spawned = bool(frame.outgoing)
+    yield from frame.checkpoint()
+    while missing := [handle for handle in handles if not _done(frame, handle)]:
+        if not just_spawned:
+            yield from _look(frame)
+            missing = [handle for handle in missing if not _done(frame, handle)]
+            if not missing:
+                break
+        just_spawned = False
+        yield from frame.checkpoint()
+        topics = {(("child" if handle.run_id else "steps"), handle.topic) for handle in missing}
+        awaits = tuple(Await(run_id=frame.run_id, kind=kind, name=name) for kind, name in sorted(topics))
+        yield Wait(frame.no_later_than_deadline(None), awaits)
+    return [_result(frame, handle) for handle in handles]
+
+
+def _done(frame: FrameCore, handle: Handle[Any]) -> bool:
+    entry = frame.journal.find(handle.key)
+    return entry is not None and entry.state in FINAL
+
+
+def _look(frame: FrameCore) -> Routine[None]:
+    steps = yield Read(lambda: frame.services.store.journal([frame.run_id])[frame.run_id])
+    for step in steps:
+        if step.kind in ("spawn", "child"):
+            frame.journal.put(step)
+
+
+def _result(frame: FrameCore, handle: Handle[Any]) -> Any:
+    entry = frame.journal.find(handle.key)
+    assert entry is not None
+    if entry.state == StepState.FAILED and entry.error is None:
+        raise RunCanceled(handle.run_id or frame.run_id)
+    return frame.recorded(handle.definition.name, entry, handle.definition.returns)

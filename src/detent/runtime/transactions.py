@@ -1,0 +1,77 @@
+"""The transaction that a transactional step writes in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import TransactionMisused
+from ..stores.base import Tx
+from .services import Threads
+
+in_transaction: contextvars.ContextVar[bool] = contextvars.ContextVar("detent_in_transaction", default=False)
+
+
+class Transaction:
+    """A connection to Detent's database, inside the step's transaction.
+
+    `execute` and `cursor` are those of the driver; `connection` is the driver's
+    own connection.  Commit and rollback belong to the step: it commits by
+    returning, and rolls back by raising.
+    """
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    @property
+    def connection(self) -> Any:
+        return self._tx.connection
+
+    def cursor(self) -> Any:
+        return self._tx.connection.cursor()
+
+    def execute(self, statement: str, parameters: Any = ()) -> Any:
+        """Execute a statement, and return its cursor."""
+        cursor = self.cursor()
+        cursor.execute(statement, parameters)
+        return cursor
+
+    def executemany(self, statement: str, parameters: Any) -> Any:
+        cursor = self.cursor()
+        cursor.executemany(statement, parameters)
+        return cursor
+
+    def commit(self) -> None:
+        raise TransactionMisused("commit")
+
+    def rollback(self) -> None:
+        raise TransactionMisused("rollback")
+
+    def close(self) -> None:
+        raise TransactionMisused("close")
+
+
+class AsyncTransaction:
+    """The same for `async def` steps: statements run in a thread, and are awaited."""
+
+    def __init__(self, tx: Tx, threads: Threads) -> None:
+        self._sync = Transaction(tx)
+        self._threads = threads
+
+    @property
+    def connection(self) -> Any:
+        return self._sync.connection
+
+    async def execute(self, statement: str, parameters: Any = ()) -> Any:
+        return await self._run(lambda: self._sync.execute(statement, parameters))
+
+    async def executemany(self, statement: str, parameters: Any) -> Any:
+        return await self._run(lambda: self._sync.executemany(statement, parameters))
+
+    async def fetchall(self, statement: str, parameters: Any = ()) -> list[Any]:
+        return await self._run(lambda: list(self._sync.execute(statement, parameters).fetchall()))
+
+    async def _run(self, job: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self._threads.submit(job))

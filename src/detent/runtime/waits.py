@@ -1,0 +1,136 @@
+"""Routines that wait, and values that are recorded: sleep, receive, publish, send, now, patched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..clock import from_micros
+from ..context import Routine
+from ..durable import MISSING
+from ..errors import ReceiveTimeout
+from ..kernel.journal import FINAL
+from ..kernel.model import Await, Message, Send, StepState
+from .failures import encode_error
+from .frame import FrameCore
+from .requests import Commit, Read, Wait
+
+
+def sleep(frame: FrameCore, key: str, span: int | None, until: int | None) -> Routine[None]:
+    """Wait until the recorded moment; the first time, record it."""
+    entry = frame.journal.find(key)
+    if entry is None:
+        yield from frame.checkpoint()
+        wake_at = until if until is not None else frame.now() + max(0, span or 0)
+        entry = frame.entry(key, "sleep", "sleep", StepState.WAITING, wake_at=wake_at, started_at=frame.now())
+        frame.unwritten.append(frame.journal.put(entry))
+    yield from frame.wait_until(entry.wake_at or 0)
+
+
+def value(frame: FrameCore, key: str, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]:
+    """A value of the outside world, the same on every replay.
+
+    It is durable before anything that could depend on it: it travels with the next
+    commit, and no step begins before that.
+    """
+    entry = frame.journal.find(key)
+    if entry is None:
+        made = from_micros(frame.now()) if make is MISSING else make()
+        text = frame.encode(made, f"{name}()")
+        entry = frame.entry(key, "value", name, StepState.COMPLETED, result=text, finished_at=frame.now())
+        frame.unwritten.append(frame.journal.put(entry))
+    return frame.recorded(name, entry, type)
+    yield  # a routine, though it asks for nothing
+
+
+def patched(frame: FrameCore, id: str) -> Routine[bool]:
+    """True where the new code comes first; a run that went past with the old code stays with it."""
+    key = f"patched/{id}"
+    if frame.journal.find(key) is not None:
+        return True
+    if any(step.kind not in ("value", "progress") for step in frame.journal.unasked()):
+        return False
+    entry = frame.entry(key, "patched", id, StepState.COMPLETED, result="true", finished_at=frame.now())
+    frame.unwritten.append(frame.journal.put(entry))
+    return True
+    yield  # a routine, though it asks for nothing
+
+
+def publish(frame: FrameCore, key: str, name: str, value: Any) -> Routine[None]:
+    if frame.journal.find(key) is None:
+        text = frame.encode(value, f"the published value {name!r}")
+        yield from frame.checkpoint()
+        yield from frame.record(
+            frame.entry(key, "publish", name, StepState.COMPLETED, result=text, finished_at=frame.now())
+        )
+
+
+def send(frame: FrameCore, key: str, run_id: str, name: str, value: Any) -> Routine[None]:
+    """Send, then record: a crash between the two sends the same message id again, which changes nothing."""
+    if frame.journal.find(key) is None:
+        text = frame.encode(value, f"the message {name!r}")
+        yield from frame.checkpoint()
+        yield Commit(
+            Send(
+                run_id=run_id,
+                message_id=f"{frame.run_id}:{key}",
+                name=name,
+                value=text,
+                sent_at=frame.now(),
+            )
+        )
+        yield from frame.record(
+            frame.entry(key, "send", name, StepState.COMPLETED, result="null", finished_at=frame.now())
+        )
+
+
+def receive(
+    frame: FrameCore, key: str, name: str, timeout: int | None, default: Any, type: Any
+) -> Routine[Any]:
+    """Take the oldest message of that name, once; or time out, for good."""
+    entry = frame.journal.find(key)
+    if entry is not None and entry.state in FINAL:
+        if entry.state == StepState.FAILED and default is not MISSING:
+            return default
+        return frame.recorded(name, entry, type)
+    if entry is None and timeout is not None:
+        yield from frame.checkpoint()
+        entry = frame.entry(
+            key, "receive", name, StepState.WAITING, wake_at=frame.now() + timeout, started_at=frame.now()
+        )
+        frame.unwritten.append(frame.journal.put(entry))
+    expires = entry.wake_at if entry is not None else None
+    while True:
+        yield from frame.checkpoint()
+        message = yield from _take(frame, name)
+        if message is not None:
+            got = frame.entry(
+                key, "receive", name, StepState.COMPLETED, result=message.value, finished_at=frame.now()
+            )
+            yield from frame.record(got, consume=[message.seq])
+            return frame.recorded(name, got, type)
+        if expires is not None and frame.now() >= expires:
+            late = ReceiveTimeout(name)
+            yield from frame.record(
+                frame.entry(
+                    key, "receive", name, StepState.FAILED, error=encode_error(late), finished_at=frame.now()
+                )
+            )
+            if default is not MISSING:
+                return default
+            raise late
+        yield Wait(
+            frame.no_later_than_deadline(expires), (Await(run_id=frame.run_id, kind="message", name=name),)
+        )
+
+
+def _take(frame: FrameCore, name: str) -> Routine[Message | None]:
+    """The oldest message that no other branch of this workflow is just taking."""
+    messages: list[Message] = yield Read(
+        lambda: frame.services.store.unread(frame.run_id, name, limit=len(frame.taken) + 1)
+    )
+    for message in messages:
+        if message.seq not in frame.taken:
+            frame.taken.add(message.seq)
+            return message
+    return None

@@ -1,0 +1,69 @@
+"""Names that every database can store: keys are short, and free of NUL and lone surrogates.
+
+PostgreSQL refuses NUL, MySQL refuses long keys, SQLite takes anything and cuts it
+off when read.  So it is looked at before any of them sees it, and refused alike.
+Payloads are JSON text that the codec has made, and need no look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..errors import NameUnfit
+from ..kernel.model import NewExecution, NewRun, Operation, Record, Send, Settle, Start, Step
+
+LONGEST_NAME = 255
+LONGEST_KEY = 500  # of a step, of a message: made of other names
+
+
+def unfit_operation(op: Operation) -> NameUnfit | None:
+    """What is wrong with the names in an operation."""
+    return next((found for found in _look(op) if found is not None), None)
+
+
+def unfit(step: Step) -> NameUnfit | None:
+    return _first(("step", step.key, LONGEST_KEY), ("step", step.name, LONGEST_NAME))
+
+
+def _look(op: Operation) -> Iterator[NameUnfit | None]:
+    if isinstance(op, Record):
+        yield from map(unfit, op.steps)
+        yield from map(_execution, op.executions)
+        if op.children is not None:
+            yield from _start(op.children)
+    elif isinstance(op, Start):
+        yield from _start(op)
+    elif isinstance(op, Send):
+        yield _first(("message", op.name, LONGEST_NAME), ("message id", op.message_id, LONGEST_KEY))
+    elif isinstance(op, Settle):
+        yield from map(unfit, op.steps)
+
+
+def _start(op: Start) -> Iterable[NameUnfit | None]:
+    yield from map(_run, op.runs)
+    yield from map(_execution, op.executions)
+
+
+def _run(run: NewRun) -> NameUnfit | None:
+    return _first(
+        ("run id", run.id, LONGEST_NAME),
+        ("workflow", run.type, LONGEST_NAME),
+        ("queue", run.queue, LONGEST_NAME),
+        ("hero", run.hero_id or "", LONGEST_NAME),
+        ("hero type", run.hero_type or "", LONGEST_NAME),
+    )
+
+
+def _execution(row: NewExecution) -> NameUnfit | None:
+    return _first(("step", row.node, LONGEST_NAME), ("queue", row.queue, LONGEST_NAME))
+
+
+def _first(*names: tuple[str, str, int]) -> NameUnfit | None:
+    for what, text, longest in names:
+        if len(text) > longest:
+            return NameUnfit(what, text[:60], f"has {len(text)} characters, {longest} are allowed")
+        if "\x00" in text:
+            return NameUnfit(what, text, "contains NUL, which PostgreSQL cannot store")
+        if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+            return NameUnfit(what, text, "contains a lone surrogate, which is not text")
+    return None

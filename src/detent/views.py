@@ -1,0 +1,131 @@
+"""What people see of a run: executions and history, made from what is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from .clock import from_micros
+from .engine import Engine
+from .kernel.model import Error, ExecutionRow, ExecutionState, RunRow, RunState, Step
+from .runtime.failures import decode_error
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One attempt at a node, or one recorded step of a durable function."""
+
+    node: str
+    attempt: int
+    kind: str  # main, step, sleep, receive, child, ...
+    state: str
+    outcome: str | None
+    worker: str | None
+    scheduled_for: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    input: str | None
+    result: str | None
+    error: Error | None
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from start to end, where both are known."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of a run's history."""
+
+    at: datetime
+    event: str
+    detail: Any
+
+
+def shown_state(row: RunRow) -> str:
+    """The state of a run, where something executing makes it `performing`."""
+    performing = row.performing and row.state == RunState.READY
+    return str(RunState.PERFORMING if performing else row.state)
+
+
+def executions_of(engine: Engine, run_id: str) -> list[Execution]:
+    """Attempts and steps of a run, in the order in which they began."""
+    _ = engine.services
+    engine.row(run_id)
+    rows = [_of_execution(row) for row in engine.store.executions(run_id)]
+    steps = [
+        _of_step(step)
+        for step in engine.store.journal([run_id])[run_id]
+        if step.kind not in ("spawn", "spawned", "progress")
+    ]
+    return sorted([*rows, *steps], key=_order)
+
+
+def history_of(engine: Engine, row: RunRow) -> list[Happening]:
+    """What happened to a run: its start, its steps, what was noted, its end."""
+    events = [Happening(from_micros(row.created_at), "started", {"type": row.type, "queue": row.queue})]
+    for item in executions_of(engine, row.id):
+        facts = {"node": item.node, "attempt": item.attempt, "kind": item.kind}
+        if item.finished_at is not None:
+            facts["outcome"] = item.outcome or item.state
+            if item.error is not None:
+                facts["error"] = f"{item.error.type}: {item.error.message}"
+            events.append(Happening(item.finished_at, item.state, facts))
+    for moment, event, detail in engine.store.history(row.id):
+        events.append(Happening(from_micros(moment), event, msgspec.json.decode(detail)))
+    if row.finished_at is not None:
+        events.append(Happening(from_micros(row.finished_at), f"run {row.state}", None))
+    return sorted(events, key=lambda event: event.at)
+
+
+def _of_execution(row: ExecutionRow) -> Execution:
+    return Execution(
+        node=row.node,
+        attempt=row.attempt,
+        kind=row.kind,
+        state=ExecutionState(row.state).public,
+        outcome=row.outcome,
+        worker=row.worker,
+        scheduled_for=_moment(row.scheduled_for),
+        started_at=_moment(row.started_at),
+        finished_at=_moment(row.finished_at),
+        input=None,
+        result=row.result,
+        error=_error(row.error),
+    )
+
+
+def _of_step(step: Step) -> Execution:
+    return Execution(
+        node=step.key,
+        attempt=step.attempt,
+        kind=step.kind,
+        state=step.state,
+        outcome="success" if step.state == "completed" else None,
+        worker=None,
+        scheduled_for=_moment(step.wake_at),
+        started_at=_moment(step.started_at),
+        finished_at=_moment(step.finished_at),
+        input=step.input,
+        result=step.result,
+        error=_error(step.error),
+    )
+
+
+def _order(item: Execution) -> tuple[float, int]:
+    moment = item.started_at or item.finished_at or item.scheduled_for
+    return (moment.timestamp() if moment is not None else 0.0, 0 if item.kind == "main" else 1)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _error(text: str | None) -> Error | None:
+    return None if text is None else decode_error(text)

@@ -1,0 +1,1 @@
+"""Workers: claim, execute, settle; leases, rescue, timers."""

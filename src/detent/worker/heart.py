@@ -1,0 +1,135 @@
+"""The heart of a worker: shows that it lives, and notices who does not.
+
+A thread of its own, independent of the loop and of user code.  It renews the
+lease, looks for workers that are gone and gives their work back, tells running
+workflows that they were paused or canceled, and wakes the worker for timers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..kernel.model import NewExecution, Pulse, WorkerRow
+from ..stores.base import Trouble
+from ..stores.sql import SqlStore
+
+log = logging.getLogger("detent.worker")
+BEAT = 1.25  # seconds; a worker is dead when two looks in a row say so
+RETRY = 0.25  # seconds between two tries to reach a lost database
+
+
+class Heart:
+    """Beats for one worker until it is stopped."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        clock: Clock,
+        worker: WorkerRow,
+        *,
+        lease: int,
+        max_recoveries: int,
+        on_pulse: Callable[[Pulse], None],
+        on_rescue: Callable[[list[NewExecution]], None],
+        on_lost: Callable[[], WorkerRow],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._lease = lease
+        self._max_recoveries = max_recoveries
+        self._on_pulse = on_pulse
+        self._on_rescue = on_rescue
+        self._on_lost = on_lost
+        self._office = store.driver.office()
+        self._suspects: set[str] = set()
+        self._renewed = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="detent-heart", daemon=True)
+
+    def start(self) -> None:
+        """Enter office, then beat in the background."""
+        self._office.take(self._worker)
+        self._store.register(self._worker)
+        self._renewed = time.monotonic()
+        self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating, and leave office."""
+        self._stopping.set()
+        self._thread.join()
+        self._office.leave()
+
+    def _live(self) -> None:
+        while not self._stopping.wait(BEAT):
+            try:
+                self.beat()
+            except Exception as error:
+                if self._store.driver.trouble(error) is not Trouble.GONE:
+                    log.exception("worker %s: a heartbeat failed", self._worker.id)
+                else:
+                    log.warning("worker %s: the database is away (%s)", self._worker.id, error)
+                self._office.leave()
+                self._stopping.wait(RETRY)
+
+    def beat(self) -> None:
+        """One look at the world."""
+        self._office.take(self._worker)
+        pulse = self._store.pulse(self._worker.id, now=_wall())
+        if all(id != self._worker.id for id, _, _ in pulse.workers):
+            self._lost()
+            return
+        if time.monotonic() - self._renewed > self._lease / 4e6:
+            self._renewed = time.monotonic()
+            if not self._store.renew(self._worker.id, lease=self._lease, now=_wall()):
+                self._lost()
+                return
+        self._rescue(pulse)
+        self._on_pulse(pulse)
+
+    def _lost(self) -> None:
+        """We were thought dead: what we held belongs to others now.  Begin anew under another name."""
+        log.warning("worker %s was taken out of office; it begins anew", self._worker.id)
+        self._worker = self._on_lost()
+        self._office.take(self._worker)
+        self._store.register(self._worker)
+        self._renewed = time.monotonic()
+        self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+
+    def _rescue(self, pulse: Pulse) -> None:
+        others = [
+            WorkerRow(
+                id=id,
+                name="",
+                pid=0,
+                queues="",
+                concurrency=0,
+                lock_no=lock,
+                started_at=0,
+                beat_at=0,
+                lease_until=until,
+            )
+            for id, lock, until in pulse.workers
+            if id != self._worker.id
+        ]
+        if not others:
+            return
+        silent = self._office.vacant(others)
+        expired = {other.id for other in others if other.lease_until < pulse.now}
+        # A sign of life may be missing for a moment while a worker reconnects.
+        dead = (silent & self._suspects) | expired
+        self._suspects = silent - dead
+        for worker in sorted(dead):
+            again = self._store.bury(worker, max_recoveries=self._max_recoveries, now=self._clock.now())
+            if again is not None:
+                log.warning("worker %s is dead; %d executions go on elsewhere", worker, len(again))
+                self._on_rescue(again)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,348 @@
+"""A worker: claims what is due, executes it, settles it.
+
+    dispatcher thread:  wait for a poke or a timer -> claim as many as fit -> deliver
+    delivered:          `async def` on the loop, `def` in threads
+    heart:              its own thread (heart.py)
+
+What this process has just enqueued is delivered without a claim, already leased.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import logging
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from ..ids import uuid7
+from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
+from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from ..runtime.failures import encode_error
+from ..runtime.frame import progress_key
+from ..runtime.frames import Frame
+from ..runtime.mains import arun_main, key_of, run_main
+from ..runtime.services import Services
+from ..runtime.spawned import SpawnedStep
+from ..stores.base import Trouble
+from .heart import Heart
+
+log = logging.getLogger("detent.worker")
+SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
+GATHER = 0.002  # seconds to let more slots come free before the next claim, when work is plenty
+
+
+class Worker:
+    """Runs what an app includes, as much at a time as `concurrency`."""
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        queues: Sequence[str],
+        concurrency: int,
+        lease: int,
+        grace: float,
+        max_recoveries: int,
+    ) -> None:
+        self._services = services
+        self._queues = list(queues)
+        self._jobs = services.registry.names()
+        self._known = frozenset(self._jobs)
+        self._concurrency = concurrency
+        self._free = concurrency
+        self._lease = lease
+        self._grace = grace
+        self._max_recoveries = max_recoveries
+        self._row = self._new_row()
+        self._tokens = itertools.count(1)
+        self._guard = threading.Lock()
+        self._running: dict[tuple[str, str], Frame | SpawnedStep] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._poked = threading.Event()
+        self._idle = threading.Condition(self._guard)
+        self._backlog = True
+        self._claiming = False
+        self._next_due: int | None = None
+        self._draining = False
+        self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
+        self._heart = Heart(
+            services.store,
+            services.clock,
+            self._row,
+            lease=lease,
+            max_recoveries=max_recoveries,
+            on_pulse=self._pulse,
+            on_rescue=self._rescued,
+            on_lost=self._lost,
+        )
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    def start(self) -> None:
+        self._heart.start()
+        self._dispatcher.start()
+
+    def stop(self) -> None:
+        """Drain: claim no more, let what runs come to its next step, hand the rest back."""
+        with self._guard:
+            self._draining = True
+            running = list(self._running.values())
+        self._poked.set()
+        if self._dispatcher.is_alive():
+            self._dispatcher.join()
+        for frame in running:
+            frame.told("draining")
+        with self._idle:
+            self._idle.wait_for(lambda: not self._running, timeout=self._grace)
+            left = list(self._running.values())
+        self._heart.stop()
+        for frame in left:
+            frame.abandon()
+        now = self._services.clock.now()
+        try:
+            self._services.store.bury(self.id, counted=False, max_recoveries=self._max_recoveries, now=now)
+        except Exception as error:
+            if self._services.store.driver.trouble(error) is not Trouble.GONE:
+                raise
+            log.warning("worker %s could not sign off: the database is away", self.id)
+
+    def poke(self) -> None:
+        """There may be work."""
+        self._backlog = True
+        self._poked.set()
+
+    def saturated(self) -> bool:
+        """Whether other processes should take what becomes ready now."""
+        return self._free <= 0 or self._draining
+
+    def holds(self, run_id: str) -> bool:
+        return (run_id, "main") in self._running
+
+    def settled_down(self) -> bool:
+        """Whether nothing runs, and nothing that was due was left behind."""
+        with self._guard:
+            return not self._running and not self._backlog and not self._claiming and not self._poked.is_set()
+
+    # Local: what was just enqueued here
+
+    def reserve(self, job: str, queue: str) -> Lease | None:
+        with self._guard:
+            if self._free <= 0 or self._draining or job not in self._known or queue not in self._queues:
+                self._backlog = True
+                return None
+            self._free -= 1
+            return Lease(worker=self._row.id, token=self._token())
+
+    def give_back(self, leases: int) -> None:
+        with self._guard:
+            self._free += leases
+
+    def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
+        """Begin to execute what is leased to us; each holds a slot already."""
+        on_loop: list[Frame | SpawnedStep] = []
+        for item in claimed:
+            work = self._prepare(item, (journals or {}).get(item.run_id, []))
+            with self._guard:
+                self._running[item.run_id, item.node] = work
+            definition = work.definition if isinstance(work, Frame) else work.step
+            if definition.is_async:
+                on_loop.append(work)
+            else:
+                context = contextvars.Context()
+                self._services.threads.submit(lambda work=work, context=context: context.run(self._run, work))
+        if on_loop:
+            self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
+
+    def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | SpawnedStep:
+        registry = self._services.registry
+        if item.kind == "main":
+            return Frame(self._services, item, registry.workflow(item.job), steps)
+        places = [step.progress for step in steps if step.key == progress_key(item.node)]
+        return SpawnedStep(self._services, item, registry.step(item.job), places[0] if places else None)
+
+    def _begin(self, work: list[Frame | SpawnedStep]) -> None:
+        """On the loop."""
+        loop = asyncio.get_running_loop()
+        for item in work:
+            task = loop.create_task(self._arun(item), context=contextvars.Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _run(self, work: Frame | SpawnedStep) -> None:
+        try:
+            if isinstance(work, Frame):
+                run_main(work)
+            else:
+                work.run()
+        except BaseException as error:
+            self._broken(work, error)
+        finally:
+            self._done(work)
+
+    async def _arun(self, work: Frame | SpawnedStep) -> None:
+        try:
+            if isinstance(work, Frame):
+                await arun_main(work)
+            else:
+                await work.arun()
+        except BaseException as error:
+            self._broken(work, error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        finally:
+            self._done(work)
+
+    def _broken(self, work: Frame | SpawnedStep, error: BaseException) -> None:
+        """Not the user's code: ours.  The run is paused with the error rather than left hanging."""
+        claimed = work.claimed
+        if self._draining or not isinstance(error, Exception):
+            return
+        log.error("run %s: executing %r broke", claimed.run_id, claimed.node, exc_info=error)
+        now = self._services.clock.now()
+        plan = settle(
+            FUNCTION, claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
+        )
+        self._services.committer.post(
+            Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
+        )
+
+    def _done(self, work: Frame | SpawnedStep) -> None:
+        key = (work.claimed.run_id, work.claimed.node)
+        with self._guard:
+            if self._running.get(key) is work:
+                del self._running[key]
+            self._free += 1
+            backlog = self._backlog
+            if not self._running:
+                self._idle.notify_all()
+        if backlog:
+            self._poked.set()
+
+    # The dispatcher
+
+    def _dispatch(self) -> None:
+        while not self._draining:
+            # Without a free slot only a poke counts: a timer that is due cannot begin anyway.
+            self._services.clock.wait(self._poked, self._next_due if self._free > 0 else None)
+            if self._draining:
+                return
+            with self._guard:
+                self._poked.clear()
+                due = self._next_due is not None and self._next_due <= self._services.clock.now()
+                wanted = self._backlog or due
+                self._claiming = wanted and self._free > 0
+            if self._claiming:
+                try:
+                    self._claim()
+                except Exception as error:
+                    if self._services.store.driver.trouble(error) is not Trouble.GONE:
+                        log.exception("worker %s: claiming failed", self.id)
+                    self._backlog = True
+                    time.sleep(0.2 + random.random() * 0.1)
+                    self._poked.set()
+                finally:
+                    self._claiming = False
+
+    def _claim(self) -> None:
+        """Claim as many as fit, and learn when to look again."""
+        if 0 < self._free < self._concurrency // 4:
+            time.sleep(GATHER)
+        with self._guard:
+            room = self._free
+            self._free = 0
+            self._backlog = False
+        tokens = [self._token() for _ in range(room)]
+        claimed: list[Claimed] = []
+        try:
+            random.shuffle(self._queues)  # none of them starves
+            claimed = self._services.store.claim(
+                self.id, queues=self._queues, jobs=self._jobs, tokens=tokens, now=self._services.clock.now()
+            )
+            journals = self._journals(claimed)
+        except BaseException:
+            claimed = []
+            raise
+        finally:
+            with self._guard:
+                self._free += room - len(claimed)
+                # As many as asked for: there may be more.
+                self._backlog = self._backlog or len(claimed) == room
+        self.deliver(claimed, journals)
+        if len(claimed) < room:
+            self._next_due = self._services.store.next_due()
+        if self._backlog and self._free > 0:
+            self._poked.set()
+
+    def _journals(self, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
+        """What was recorded of those that do not begin just now."""
+        known = sorted({item.run_id for item in claimed if item.deliveries > 1 or item.forked_from})
+        return self._services.store.journal(known) if known else {}
+
+    # From the heart
+
+    def _pulse(self, pulse: Pulse) -> None:
+        for run_id, state in pulse.interrupted:
+            self.tell(run_id, state)
+        self._show_long_steps()
+        self._next_due = pulse.next_due
+        due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
+        if pulse.ready or due:
+            self.poke()
+        elif pulse.next_due is not None:
+            self._poked.set()  # to wait for the right moment
+
+    def tell(self, run_id: str, state: str | None) -> None:
+        """Tell what executes of a run that it was paused or canceled, or to look again."""
+        with self._guard:
+            told = [work for (run, _), work in self._running.items() if run == run_id]
+        for work in told:
+            if state is None or work.interrupt != state:
+                work.told(state)
+
+    def _show_long_steps(self) -> None:
+        now = self._services.clock.now()
+        with self._guard:
+            frames = [work for work in self._running.values() if isinstance(work, Frame)]
+        for frame in frames:
+            for key, (_, started) in list(frame.running.items()):
+                if now - started >= SHOW_AFTER:
+                    frame.show(key)
+
+    def _rescued(self, executions: list[NewExecution]) -> None:
+        if executions:
+            self.poke()
+
+    def _lost(self) -> WorkerRow:
+        """Everything that we held is somebody else's now."""
+        with self._guard:
+            lost = list(self._running.values())
+            self._row = self._new_row()
+        for work in lost:
+            work.abandon()
+        self.poke()
+        return self._row
+
+    def _token(self) -> str:
+        return f"{self._row.id[-12:]}.{next(self._tokens)}"
+
+    def _new_row(self) -> WorkerRow:
+        now = time.time_ns() // 1000
+        return WorkerRow(
+            id=uuid7(),
+            name=socket.gethostname(),
+            pid=os.getpid(),
+            queues=",".join(self._queues),
+            concurrency=self._concurrency,
+            lock_no=random.getrandbits(62),
+            started_at=now,
+            beat_at=now,
+            lease_until=now + self._lease,
+        )

@@ -1,0 +1,75 @@
+"""One store per test, on each database.
+
+Making a database takes longer than most of these tests: one serves a module, and is emptied in between.
+"""
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from detent.stores.base import Tx
+from detent.stores.opening import open_store
+from detent.stores.sql import SqlStore
+from tests.conformance.builders import NOW
+
+TABLES = "executions steps messages readiness history workers runs".split()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
+def module_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with Detent's schema."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('store') / 'detent.db'}"
+        _migrate(url)
+        yield url
+        return
+    name = f"detent_{uuid4().hex[:12]}"
+    server: str = request.getfixturevalue(f"{request.param}_url")
+    admin = request.getfixturevalue(f"_{request.param}")
+    admin.create(name)
+    url = urlsplit(server)._replace(path=f"/{name}").geturl()
+    _migrate(url)
+    yield url
+    admin.drop(name)
+
+
+def _migrate(url: str) -> None:
+    store = open_store(url)
+    store.migrate(now=NOW)
+    store.close()
+
+
+@pytest.fixture
+def another(module_url: str) -> Iterator[Callable[[], SqlStore]]:
+    """Opens one more store on the same database, as another process would."""
+    opened: list[SqlStore] = []
+
+    def open_another() -> SqlStore:
+        opened.append(open_store(module_url))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(another: Callable[[], SqlStore]) -> SqlStore:
+    """A store on an empty database."""
+    store = another()
+    with store._writer.transaction() as tx:
+        _empty(tx)
+    return store
+
+
+@pytest.fixture
+def rival(another: Callable[[], SqlStore], store: SqlStore) -> SqlStore:
+    """A second process's store on the same database."""
+    return another()
+
+
+def _empty(tx: Tx) -> None:
+    for table in TABLES:
+        tx.run(f"DELETE FROM detent_{table}")

@@ -1,0 +1,218 @@
+"""Starting runs: once per id, once per hero, whole or not at all."""
+
+import pytest
+
+from detent.errors import AlreadyRunning, RunConflict
+from detent.kernel.model import Start, Started
+from detent.stores.base import Trouble
+from detent.stores.sql import SqlStore
+from tests.conformance.builders import (
+    NOW,
+    SECOND,
+    Attempt,
+    claim,
+    enlist,
+    everything,
+    execution,
+    held_open,
+    is_seen_waiting,
+    new_main,
+    new_run,
+    new_step,
+    one,
+    settling,
+    start,
+    state_of,
+)
+
+
+def hero(run: str, hero_id: str = "7", *, exclusive: int = 1, hero_type: str = "Order") -> Start:
+    return start(run, hero_type=hero_type, hero_id=hero_id, exclusive=exclusive)
+
+
+def test_a_started_run_is_ready_with_its_first_execution(store: SqlStore) -> None:
+    assert one(store, start("run", input='{"args":[1]}', priority=3)) == [Started(id="run", created=True)]
+    run = store.run("run")
+    assert (run.state, run.input, run.priority, run.performing) == ("ready", '{"args":[1]}', 3, 0)
+    assert [(row.node, row.attempt, row.state) for row in store.executions("run")] == [("main", 1, "ready")]
+
+
+def test_many_runs_start_in_one_operation(store: SqlStore) -> None:
+    ids = [f"run-{number}" for number in range(500)]
+    answers = one(store, start(*ids))
+    assert answers == [Started(id=run, created=True) for run in ids]
+    assert len(store.runs(limit=1000)) == 500
+
+
+def test_a_run_may_begin_with_a_journal(store: SqlStore) -> None:
+    """A fork begins with what the other run has recorded."""
+    fork = Start(
+        runs=[new_run("fork", forked_from="run")],
+        executions=[new_main("fork")],
+        steps=[new_step("fork", "charge", result="42")],
+    )
+    one(store, fork)
+    assert [step.result for step in store.journal(["fork"])["fork"]] == ["42"]
+    assert store.run("fork").forked_from == "run"
+
+
+def test_a_chosen_id_twice_with_the_same_input_is_the_same_run(store: SqlStore) -> None:
+    one(store, start("order-1", chosen=True))
+    before = everything(store)
+    assert one(store, start("order-1", chosen=True)) == [Started(id="order-1", created=False)]
+    assert everything(store) == before
+
+
+def test_a_chosen_id_with_another_input_is_a_conflict(store: SqlStore) -> None:
+    one(store, start("order-1", chosen=True))
+    answer = one(store, start("order-1", chosen=True, input='{"args":[2]}'))
+    assert isinstance(answer, RunConflict)
+    assert (answer.run_id, answer.type) == ("order-1", "flow")
+
+
+def test_a_chosen_id_twice_in_one_batch_is_one_run(store: SqlStore) -> None:
+    first, second, other = store.apply(
+        [start("a", chosen=True), start("a", chosen=True), start("a", chosen=True, input="9")]
+    ).answers
+    assert (first[0].created, second[0].created) == (True, False)
+    assert isinstance(other, RunConflict)
+    assert len(store.executions("a")) == 1
+
+
+def test_of_two_starts_with_one_id_at_once_one_creates_the_run(store: SqlStore, rival: SqlStore) -> None:
+    with held_open(store, start("a", chosen=True)):
+        attempt = Attempt(lambda: _start_as_the_committer_does(rival, start("a", chosen=True)))
+        is_seen_waiting(attempt, store)
+    assert attempt.result() == [Started(id="a", created=False)]
+    assert len(store.executions("a")) == 1
+
+
+def test_of_two_starts_with_one_id_and_different_input_one_is_a_conflict(
+    store: SqlStore, rival: SqlStore
+) -> None:
+    with held_open(store, start("a", chosen=True)):
+        attempt = Attempt(lambda: _start_as_the_committer_does(rival, start("a", chosen=True, input="2")))
+        is_seen_waiting(attempt, store)
+    assert isinstance(attempt.result(), RunConflict)
+    assert store.run("a").input == "{}"
+
+
+def test_the_start_of_a_rolled_back_transaction_does_not_count(store: SqlStore, rival: SqlStore) -> None:
+    with pytest.raises(ZeroDivisionError), held_open(store, start("a", chosen=True)):
+        attempt = Attempt(lambda: one(rival, start("a", chosen=True, input="2")))
+        is_seen_waiting(attempt, store)
+        raise ZeroDivisionError
+    assert attempt.result() == [Started(id="a", created=True)]
+    assert store.run("a").input == "2"
+
+
+def test_a_hero_has_one_active_run_of_a_type(store: SqlStore) -> None:
+    one(store, hero("first"))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+        store.apply([hero("second")])
+    assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+    found = store.explain_conflict(hero("second"))
+    assert isinstance(found, AlreadyRunning)
+    assert (found.run_id, found.hero) == ("first", "Order 7")
+
+
+def test_of_two_starts_for_one_hero_at_once_the_loser_is_told_the_winner(
+    store: SqlStore, rival: SqlStore
+) -> None:
+    with held_open(store, hero("first")):
+        attempt = Attempt(lambda: _start_as_the_committer_does(rival, hero("second")))
+        is_seen_waiting(attempt, store)
+    found = attempt.result()
+    assert isinstance(found, AlreadyRunning)
+    assert found.run_id == "first"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        hero("second", "8"),
+        hero("second", exclusive=0),
+        hero("second", hero_type="Invoice"),
+        start("second", type="other", hero_type="Order", hero_id="7", exclusive=1),
+    ],
+    ids=["another hero", "allow_multiple", "another type of hero", "another workflow"],
+)
+def test_other_runs_do_not_take_a_heros_slot(store: SqlStore, other: Start) -> None:
+    one(store, hero("first"))
+    assert one(store, other)[0].created
+
+
+def test_a_heros_slot_does_not_confuse_where_one_name_ends_and_the_next_begins(store: SqlStore) -> None:
+    one(store, hero("first", "c", hero_type="a\nb"))
+    assert one(store, hero("second", "b\nc", hero_type="a"))[0].created
+
+
+def test_a_finished_run_frees_its_heros_slot(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, hero("first"))
+    [claimed] = claim(store)
+    one(store, settling(claimed))
+    assert one(store, hero("second"))[0].created
+
+
+def test_a_paused_run_keeps_its_heros_slot(store: SqlStore) -> None:
+    one(store, hero("first"))
+    store.pause("first", reason=None, now=NOW)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+        store.apply([hero("second")])
+    assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+
+
+def test_one_broken_start_fails_its_batch_and_leaves_nothing_of_it(store: SqlStore) -> None:
+    """The committer then replays it one by one, and each gets its own answer."""
+    one(store, hero("first"))
+    before = everything(store)
+    operations = [start("fine"), hero("second"), start("first", chosen=True, input="2")]
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+        store.apply(operations)
+    assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+    assert everything(store) == before
+
+    fine, broken, conflict = (_start_as_the_committer_does(store, operation) for operation in operations)
+    assert fine == [Started(id="fine", created=True)]
+    assert isinstance(broken, AlreadyRunning)
+    assert isinstance(conflict, RunConflict)
+
+
+def test_a_run_may_start_leased_to_the_worker_that_starts_it(store: SqlStore) -> None:
+    enlist(store, "w1")
+    leased = new_main(state="executing", worker="w1", token="t1", deliveries=1, started_at=NOW)
+    one(store, Start(runs=[new_run()], executions=[leased]))
+    row = execution(store)
+    assert (row.state, row.worker) == ("executing", "w1")
+    assert store.run("run").performing == 1
+
+
+def test_a_lease_of_a_worker_that_was_buried_meanwhile_is_void(store: SqlStore) -> None:
+    """Nobody would ever give its executions back."""
+    leased = new_main(state="executing", worker="w1", token="t1", deliveries=1, started_at=NOW)
+    one(store, Start(runs=[new_run()], executions=[leased]))
+    assert state_of(store) == "ready"
+    enlist(store, "w2")
+    assert [row.run_id for row in claim(store, "w2")] == ["run"]
+
+
+def test_a_start_whose_commit_was_cut_off_is_found_by_its_ids(store: SqlStore) -> None:
+    assert store.already_applied(start("a")) is None
+    one(store, start("a"))
+    assert store.already_applied(start("a")) == [Started(id="a", created=True)]
+
+
+def test_a_start_for_later_waits_as_a_timer(store: SqlStore) -> None:
+    later = new_main(state="timer", scheduled_for=NOW + 60 * SECOND)
+    one(store, Start(runs=[new_run()], executions=[later]))
+    assert store.next_due() == NOW + 60 * SECOND
+
+
+def _start_as_the_committer_does(store: SqlStore, operation: Start) -> object:
+    try:
+        return one(store, operation)
+    except Exception as error:
+        if store.driver.trouble(error) is not Trouble.UNIQUE:
+            raise
+        return store.explain_conflict(operation)
