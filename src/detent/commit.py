@@ -94,7 +94,6 @@ class Committer:
         self._handed_over = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self.abandoned = False  # a test's crash: nothing more gets through
 
     def run(self, operation: Operation, *, forever: bool = False) -> Any:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
@@ -203,20 +202,15 @@ class Committer:
                 continue
 
     def _commit(self, entries: list[_Entry]) -> None:
-        if self.abandoned:
-            for entry in entries:
-                entry.error = DatabaseUnavailable("the database", "this process is as good as dead")
-            return
         try:
             applied = self._store.apply(
                 [entry.operation for entry in entries], helpers_wanted=self.helpers_wanted()
             )
         except Exception as error:
             self._recover(entries, error)
-        except BaseException as error:
+        except BaseException as error:  # each caller raises it for itself
             for entry in entries:
                 entry.error = error
-            raise
         else:
             self._applied(entries, applied)
 

@@ -57,6 +57,7 @@ from .serialization import DEFAULT_MAX_PAYLOAD, Codec, Transform
 from .stores.base import Trouble
 from .stores.batch import Applied
 from .stores.opening import open_store
+from .stores.sql import SqlStore
 from .waiters import Waiters
 from .worker.worker import Worker
 
@@ -108,12 +109,14 @@ class Options:
 class Engine:
     """One app's machinery.  Opens when it is first needed, with a worker when asked."""
 
-    def __init__(self, url: str, include: Iterable[Any], settings: Settings) -> None:
+    def __init__(
+        self, url: str, include: Iterable[Any], settings: Settings, store: SqlStore | None = None
+    ) -> None:
         self.url = url
         self.settings = settings
         self.heroes = Heroes()
         self.registry = Registry(collect(include))
-        self.store = open_store(url, pool_size=settings.pool_size)
+        self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
         self.worker: Worker | None = None
         self._services: Services | None = None
@@ -167,7 +170,8 @@ class Engine:
             self._services = self.worker = None
 
     def migrate(self) -> list[str]:
-        return self._patiently(lambda: self.store.migrate(now=self.clock.now()))
+        done: list[str] = self._patiently(lambda: self.store.migrate(now=self.clock.now()))
+        return done
 
     def _prepare_database(self) -> None:
         migrate = self.settings.migrate
@@ -260,10 +264,10 @@ class Engine:
     def _heard(self, payload: str) -> None:
         """Something happened elsewhere.  An empty payload does not say what."""
         try:
-            news = msgspec.json.decode(payload) if payload else {"work": True, "runs": None}
+            news: dict[str, Any] = msgspec.json.decode(payload) if payload else {"work": True}
         except msgspec.DecodeError:  # cut off on its way
-            news = {"work": True, "runs": None}
-        runs = news.get("runs")
+            news = {"work": True}
+        runs: list[str] | None = news.get("runs")
         self._waiters.wake(runs)
         if self.worker is not None:
             if news.get("work"):

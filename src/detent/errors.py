@@ -405,10 +405,13 @@ class TransactionMisused(RunError):
     def __str__(self) -> str:
         if self.verb in ("commit", "rollback", "close"):
             return (
-                f"a transactional step must not {self.verb}: its writes and its record commit together when it "
-                f"returns, and roll back when it raises"
+                f"a transactional step must not {self.verb}: its writes and its record commit together "
+                f"when it returns, and roll back when it raises"
             )
-        return f"{self.verb} inside of a transactional step would wait for itself; write app.within(tx).{self.verb}"
+        return (
+            f"{self.verb} inside of a transactional step would wait for itself; "
+            f"write app.within(tx).{self.verb}(...)"
+        )
 
 
 @dataclass(eq=False)

@@ -310,7 +310,8 @@ class SyncView(Generic[P, R]):
         """Spawn one for each item; the results in order."""
         frame = current_frame(self._definition.name)
         if frame is None:
-            return [self(item) for item in items]  # type: ignore[call-overload]
+            view: Any = self
+            return [view(item) for item in items]
         _refuse_on_loop(frame, self._definition.name, "map")
         handles = frame.spawn(self._definition, [((item,), {}) for item in items])
         return frame.drive(frame.gathered(handles))
@@ -418,7 +419,8 @@ def _run_plainly(value: Any) -> Any:
 def _check_name(kind: str, name: str) -> None:
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
         raise DefinitionError(
-            f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, without '#', '/' and ':'"
+            f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "
+            f"without '#', '/' and ':'"
         )
 
 

@@ -65,8 +65,9 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
     try:
         if step.timeout is None:
             return await step.function(*given(step, body.context, args, tx), **body.kwargs)
+        limit = asyncio.timeout(step.timeout)
         try:
-            async with asyncio.timeout(step.timeout) as limit:
+            async with limit:
                 return await step.function(*given(step, body.context, args, tx), **body.kwargs)
         except TimeoutError:
             if limit.expired():
@@ -108,6 +109,7 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
     Where the connection is lost, the journal tells whether the commit went through.
     """
     wait = _FIRST_WAIT
+    value: Any = None
     while True:
         try:
             with services.store.transaction() as tx:

@@ -129,8 +129,9 @@ async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
         request = next(routine)
         while True:
             try:
+                reply: Any = None
                 if isinstance(request, Wait):
-                    reply = await idling.wait(request)
+                    await idling.wait(request)
                 else:
                     idling.begin()
                     try:

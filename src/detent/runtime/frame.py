@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..clock import from_micros, span_micros
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
@@ -23,6 +23,7 @@ from .failures import encode_error, raisable
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 
+T = TypeVar("T")
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 
 
@@ -130,6 +131,10 @@ class FrameCore:
             yield from self.flush_outgoing()
         if self.unwritten:
             yield from self.record()
+
+    def drive(self, routine: Routine[T]) -> T:
+        """Carry a routine out, blocking (frames.Frame)."""
+        raise NotImplementedError
 
     def flush_outgoing(self) -> Routine[None]:
         """Make what was spawned durable (spawning.flush)."""

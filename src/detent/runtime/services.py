@@ -30,14 +30,18 @@ class Registry:
 
     def __init__(self, definitions: Iterable[Definition[Any, Any]]) -> None:
         self._found: dict[str, Definition[Any, Any]] = {}
-        for definition in definitions:
-            self._found[definition.name] = definition
+        self.names: tuple[str, ...] = ()
+        self.add(definitions)
+
+    def add(self, definitions: Iterable[Definition[Any, Any]]) -> None:
+        self._found.update({definition.name: definition for definition in definitions})
+        self.names = tuple(sorted(self._found))
 
     def __contains__(self, definition: Definition[Any, Any]) -> bool:
         return self._found.get(definition.name) is definition
 
-    def names(self) -> list[str]:
-        return sorted(self._found)
+    def knows(self, name: str) -> bool:
+        return name in self._found
 
     def workflow(self, name: str) -> FunctionWorkflow[Any, Any]:
         found = self._found.get(name)
@@ -87,16 +91,14 @@ class Threads:
 
     def submit(self, job: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
+        number = 0
         with self._guard:
             if self._idle:
                 self._idle -= 1
-                grow = False
             else:
-                self._count += 1
-                grow = True
-                number = self._count
+                number = self._count = self._count + 1
         self._jobs.put((future, job))
-        if grow:
+        if number:
             # A context of its own: a thread of ours must not count as one of the workflow's.
             start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
             contextvars.Context().run(start)

@@ -71,7 +71,8 @@ class AsyncTransaction:
         return await self._run(lambda: self._sync.executemany(statement, parameters))
 
     async def fetchall(self, statement: str, parameters: Any = ()) -> list[Any]:
-        return await self._run(lambda: list(self._sync.execute(statement, parameters).fetchall()))
+        rows: list[Any] = await self._run(lambda: list(self._sync.execute(statement, parameters).fetchall()))
+        return rows
 
     async def _run(self, job: Callable[[], Any]) -> Any:
         return await asyncio.wrap_future(self._threads.submit(job))

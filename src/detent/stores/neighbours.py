@@ -115,7 +115,7 @@ class Silence:
     """A database in memory has no other processes."""
 
     def wait(self, seconds: float) -> list[str]:
-        time.sleep(min(seconds, 0.2))
+        time.sleep(min(seconds, 0.02))
         return []
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from ..ids import uuid7
 from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
@@ -52,8 +53,6 @@ class Worker:
     ) -> None:
         self._services = services
         self._queues = list(queues)
-        self._jobs = services.registry.names()
-        self._known = frozenset(self._jobs)
         self._concurrency = concurrency
         self._free = concurrency
         self._lease = lease
@@ -114,6 +113,12 @@ class Worker:
                 raise
             log.warning("worker %s could not sign off: the database is away", self.id)
 
+    def vanish(self) -> None:
+        """Stop without a word, as a killed process does."""
+        self._draining = True
+        self._poked.set()
+        self._heart.stop()
+
     def poke(self) -> None:
         """There may be work."""
         self._backlog = True
@@ -129,13 +134,14 @@ class Worker:
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
         with self._guard:
-            return not self._running and not self._backlog and not self._claiming and not self._poked.is_set()
+            busy = self._running or self._free < self._concurrency or self._claiming
+            return not busy and not self._backlog and not self._poked.is_set()
 
     # Local: what was just enqueued here
 
     def reserve(self, job: str, queue: str) -> Lease | None:
         with self._guard:
-            if self._free <= 0 or self._draining or job not in self._known or queue not in self._queues:
+            if self._free <= 0 or self._draining or not self._services.registry.knows(job) or queue not in self._queues:
                 self._backlog = True
                 return None
             self._free -= 1
@@ -156,8 +162,7 @@ class Worker:
             if definition.is_async:
                 on_loop.append(work)
             else:
-                context = contextvars.Context()
-                self._services.threads.submit(lambda work=work, context=context: context.run(self._run, work))
+                self._services.threads.submit(partial(contextvars.Context().run, self._run, work))
         if on_loop:
             self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
 
@@ -264,7 +269,7 @@ class Worker:
         try:
             random.shuffle(self._queues)  # none of them starves
             claimed = self._services.store.claim(
-                self.id, queues=self._queues, jobs=self._jobs, tokens=tokens, now=self._services.clock.now()
+                self.id, queues=self._queues, jobs=self._services.registry.names, tokens=tokens, now=self._services.clock.now()
             )
             journals = self._journals(claimed)
         except BaseException:

@@ -1,0 +1,51 @@
+"""A clock that a test moves by hand."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+from ..clock import from_micros, span_micros, to_micros
+
+
+class ManualClock:
+    """Time that passes only when the test says so.
+
+    clock = ManualClock()
+    clock.advance(days=2)
+    """
+
+    virtual = True
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
+        self._now = to_micros(start)
+        self._guard = threading.Lock()
+        self._waiting: set[threading.Event] = set()
+
+    def __call__(self) -> datetime:
+        """The time as a datetime."""
+        return from_micros(self._now)
+
+    def now(self) -> int:
+        return self._now
+
+    def wait(self, event: threading.Event, until: int | None) -> None:
+        with self._guard:
+            if until is not None and until <= self._now:
+                return
+            self._waiting.add(event)
+        event.wait(1.0)
+        with self._guard:
+            self._waiting.discard(event)
+
+    def advance(self, span: timedelta | float = 0, **parts: float) -> None:
+        """Move on by a span, or by parts: `advance(hours=2)`."""
+        self.move_to(self._now + span_micros(span) + span_micros(timedelta(**parts)))
+
+    def move_to(self, moment: int | datetime) -> None:
+        """Move to a moment; never backwards."""
+        with self._guard:
+            goal = to_micros(moment) if isinstance(moment, datetime) else moment
+            self._now = max(self._now, goal)
+            for event in self._waiting:
+                event.set()
