@@ -21,12 +21,12 @@ from .app import App, Within, list_runs
 from .clock import span_micros, to_micros
 from .context import current_frame, current_step
 from .durable import MISSING, needed_frame, span_of
-from .engine import LOOK_AGAIN, Engine, Options
+from .engine import Engine, Options
 from .errors import ResultTimeout
 from .functions import FunctionWorkflow
-from .kernel.model import RunRow, Start
+from .kernel.model import RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
-from .views import Execution, Happening, executions_of, history_of, shown_state
+from .views import Execution, Happening, ended_row, executions_of, history_of, shown_state
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +38,11 @@ class AsyncApp:
 
     def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
         self._sync = App(url, include=include, **settings)
+
+    @property
+    def sync(self) -> App:
+        """The same app, for sync code."""
+        return self._sync
 
     @property
     def engine(self) -> Engine:
@@ -179,33 +184,27 @@ class AsyncRun(Generic[R]):
     async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
         """Wait for the run's end, and return its value; see `Run.result`."""
         engine = self._app.engine
+        end = engine.waiters.recent(self.id) or await self._wait(timeout, wait_paused=wait_paused)
+        self._row = ended_row(self._row, end)
+        return cast(R, engine.outcome(self._row, end))
+
+    async def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+        engine = self._app.engine
         loop = asyncio.get_running_loop()
-        returns = engine.returns(self.type)
-        deadline = None if timeout is None else loop.time() + span_micros(timeout) / 1e6
-        woken = asyncio.Event()
-        stop = engine.waiting(self.id, lambda: _set_soon(loop, woken))
-        watched = False
+        answer: asyncio.Future[RunEnd] = loop.create_future()
+        waiter = engine.wait_for(
+            self.id, lambda end: _answer_soon(loop, answer, end), wants_pauses=not wait_paused
+        )
         try:
-            while True:
-                over, value = engine.outcome((await self.refresh()).row, returns, wait_paused=wait_paused)
-                if over:
-                    return cast(R, value)
-                left = LOOK_AGAIN if deadline is None else deadline - loop.time()
-                if left <= 0:
-                    raise ResultTimeout(self.id, self.state)
-                if not watched:
-                    watched = True
-                    await _in_thread(lambda: engine.watch(self.id))
-                    continue
-                try:
-                    async with asyncio.timeout(min(left, LOOK_AGAIN)):
-                        await woken.wait()
-                except TimeoutError:
-                    continue
-                finally:
-                    woken.clear()
+            async with asyncio.timeout(None if timeout is None else span_micros(timeout) / 1e6):
+                return await answer
+        except TimeoutError:
+            row = (await self.refresh()).row
+            if RunState(row.state).final:
+                return RunEnd(state=row.state, result=row.result, error=row.error)
+            raise ResultTimeout(self.id, self.state) from None
         finally:
-            stop()
+            engine.waiters.remove(waiter)
 
     async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         frame = current_frame("send")
@@ -312,9 +311,13 @@ async def patched(id: str) -> bool:
     return True if frame is None else await frame.adrive(frame.patched(id))
 
 
-def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+def _answer_soon(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[RunEnd], end: RunEnd) -> None:
+    def settle() -> None:
+        if not answer.done():
+            answer.set_result(end)
+
     if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)
+        loop.call_soon_threadsafe(settle)
 
 
 async def _in_thread(job: Callable[[], T]) -> T:

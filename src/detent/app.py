@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import queue
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -11,11 +10,11 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from .clock import from_micros, span_micros, to_micros
 from .context import current_frame, current_step
-from .engine import LOOK_AGAIN, Engine, Options, Settings
+from .engine import Engine, Options, Settings
 from .errors import ConfigurationError, ResultTimeout
 from .functions import FunctionWorkflow
-from .kernel.model import RunRow, Start
-from .views import Execution, Happening, executions_of, history_of, shown_state
+from .kernel.model import RunEnd, RunRow, RunState, Start
+from .views import Execution, Happening, ended_row, executions_of, history_of, shown_state
 from .within import join
 
 P = ParamSpec("P")
@@ -262,27 +261,23 @@ class Run(Generic[R]):
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
         """
         engine = self._app.engine
-        returns = engine.returns(self.type)
-        deadline = None if timeout is None else time.monotonic() + span_micros(timeout) / 1e6
-        woken = threading.Event()
-        stop = engine.waiting(self.id, woken.set)
-        watched = False
+        end = engine.waiters.recent(self.id) or self._wait(timeout, wait_paused=wait_paused)
+        self._row = ended_row(self._row, end)
+        return cast(R, engine.outcome(self._row, end))
+
+    def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+        engine = self._app.engine
+        answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
+        waiter = engine.wait_for(self.id, answer.put, wants_pauses=not wait_paused)
         try:
-            while True:
-                over, value = engine.outcome(self.refresh().row, returns, wait_paused=wait_paused)
-                if over:
-                    return cast(R, value)
-                left = LOOK_AGAIN if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise ResultTimeout(self.id, self.state)
-                if not watched:
-                    watched = True
-                    engine.watch(self.id)
-                    continue
-                woken.wait(min(left, LOOK_AGAIN))
-                woken.clear()
+            return answer.get(timeout=None if timeout is None else max(0.0, span_micros(timeout) / 1e6))
+        except queue.Empty:
+            row = self.refresh().row
+            if RunState(row.state).final:
+                return RunEnd(state=row.state, result=row.result, error=row.error)
+            raise ResultTimeout(self.id, self.state) from None
         finally:
-            stop()
+            engine.waiters.remove(waiter)
 
     def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
@@ -330,10 +325,13 @@ def list_runs(
     before: datetime | None,
 ) -> list[RunRow]:
     _ = engine.services
+    # `performing` is not stored: it is `ready` with something executing.
+    performing = {"ready": 0, "performing": 1}.get(state or "")
     return engine.store.runs(
         limit=limit,
         type=type,
-        state=state,
+        state=state if performing is None else "ready",
+        performing=performing,
         queue=queue,
         before=None if before is None else to_micros(before),
     )

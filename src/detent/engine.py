@@ -7,6 +7,7 @@ other awaits.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
@@ -41,12 +42,16 @@ from .kernel.model import (
     NewExecution,
     NewRun,
     Operation,
+    RunEnd,
     RunRow,
     RunState,
     Send,
+    Settle,
+    Settled,
     Start,
     Started,
 )
+
 from .kernel.policies import DEFAULT_MAX_RECOVERIES
 from .runtime.calls import encode_call
 from .runtime.failures import decode_error, raisable
@@ -58,13 +63,12 @@ from .stores.base import Trouble
 from .stores.batch import Applied
 from .stores.opening import open_store
 from .stores.sql import SqlStore
-from .waiters import Waiters
+from .waiters import Waiter, Waiters
 from .worker.worker import Worker
 
 log = logging.getLogger("detent")
 DEFAULT_QUEUE = "default"
 LONGEST_ID = 200
-LOOK_AGAIN = 1.0  # seconds between two looks at a run, should a notification be lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +123,10 @@ class Engine:
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
         self.worker: Worker | None = None
+        self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
         self._guard = threading.RLock()
-        self._waiters = Waiters()
+        self.waiters = Waiters(self.store, self._ends_here)
         self._listening = threading.Event()
         self._listener: threading.Thread | None = None
 
@@ -164,10 +169,18 @@ class Engine:
             if self._listener is not None:
                 self._listener.join(timeout=5)
                 self._listener = None
+            self.waiters.close()
             if services is not None:
                 services.close()
             self.store.close()
             self._services = self.worker = None
+
+    def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
+        """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
+        if self.is_open:
+            raise ConfigurationError("the app is open already; adjust it before that")
+        self.settings = dataclasses.replace(self.settings, **changes)
+        self.served = tuple(self._queue(name) for name in serve) or tuple(self.settings.queues)
 
     def migrate(self) -> list[str]:
         done: list[str] = self._patiently(lambda: self.store.migrate(now=self.clock.now()))
@@ -217,7 +230,7 @@ class Engine:
     def _make_worker(self, services: Services) -> Worker:
         return Worker(
             services,
-            queues=self.settings.queues,
+            queues=self.served,
             concurrency=self.settings.concurrency,
             lease=span_micros(self.settings.lease),
             grace=self.settings.grace.total_seconds(),
@@ -227,8 +240,9 @@ class Engine:
     # News, from this process and from others
 
     def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
-        if applied.ended:
-            self._waiters.wake(applied.ended)
+        for operation, answer in zip(operations, applied.answers, strict=True):
+            if isinstance(answer, Settled) and answer.ended is not None and isinstance(operation, Settle):
+                self.waiters.ended(operation.key.run_id, answer.ended)
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
@@ -268,7 +282,8 @@ class Engine:
         except msgspec.DecodeError:  # cut off on its way
             news = {"work": True}
         runs: list[str] | None = news.get("runs")
-        self._waiters.wake(runs)
+        if runs is None or runs:
+            self.waiters.heard()
         if self.worker is not None:
             if news.get("work"):
                 self.worker.poke()
@@ -400,7 +415,7 @@ class Engine:
         canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
         for run in canceled:
             self._tell(run, "canceled")
-        self._waiters.wake(canceled)
+            self.waiters.ended(run, RunEnd(state=RunState.CANCELED))
         self._poke()
         return self.store.run(run_id)
 
@@ -422,34 +437,32 @@ class Engine:
         _ = self.services
         return self._patiently(lambda: self.store.run(run_id))  # type: ignore[no-any-return]
 
-    def outcome(self, row: RunRow, returns: Any, *, wait_paused: bool) -> tuple[bool, Any]:
-        """(True, value) when the run is over, (False, None) while it is not; raises how it failed."""
-        if row.state == RunState.FINISHED:
-            return True, self.services.codec.decode(
-                row.result or "null", returns, f"the result of run {row.id}"
-            )
-        if row.state == RunState.CANCELED:
+    def outcome(self, row: RunRow, end: RunEnd) -> Any:
+        """The value of a run that ended like this; raises how it failed."""
+        if end.state == RunState.FINISHED:
+            text = end.result or "null"
+            return self.services.codec.decode(text, self.returns(row.type), f"the result of run {row.id}")
+        if end.state == RunState.CANCELED:
             raise RunCanceled(row.id)
-        if row.state == RunState.FAILED:
-            raise raisable(row.type, row.error)
-        if row.state == RunState.PAUSED and not wait_paused:
-            reason = "by an operator"
-            if row.error is not None:
-                stored = decode_error(row.error)
-                reason = f"{stored.type.rpartition('.')[2]}: {stored.message}"
-            paused = RunPaused(row.id, reason)
-            raise paused from (raisable(row.type, row.error) if row.error is not None else None)
-        return False, None
+        if end.state == RunState.FAILED:
+            raise raisable(row.type, end.error)
+        reason = "by an operator"
+        if end.error is not None:
+            stored = decode_error(end.error)
+            reason = f"{stored.type.rpartition('.')[2]}: {stored.message}"
+        paused = RunPaused(row.id, reason)
+        raise paused from (raisable(row.type, end.error) if end.error is not None else None)
 
-    def waiting(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when the run may be over; returns how to stop that."""
-        self._listen()
-        return self._waiters.add(run_id, wake)
+    def wait_for(self, run_id: str, wake: Callable[[RunEnd], None], *, wants_pauses: bool) -> Waiter:
+        """Call `wake` with the run's end, once; `waiters.remove` stops that."""
+        if self.worker is None:
+            self._listen()
+        waiter = Waiter(run_id, wake, wants_pauses=wants_pauses)
+        self.waiters.add(waiter)
+        return waiter
 
-    def watch(self, run_id: str) -> None:
-        """Ask other processes to tell us of the run's end, unless it runs right here."""
-        if self.worker is None or not self.worker.holds(run_id):
-            self._control(lambda now: self.store.watch(run_id))
+    def _ends_here(self, run_id: str) -> bool | None:
+        return None if self.worker is None else self.worker.holds(run_id)
 
     def returns(self, type: str) -> Any:
         """The type that a run's result is decoded to."""
@@ -491,7 +504,7 @@ def _check_id(id: str) -> str:
 
 
 def _check_text(what: str, text: str) -> str:
-    if not isinstance(text, str) or not text:
+    if not text:
         raise ConfigurationError(f"{what} is a text that is not empty, not {text!r}")
     if "\x00" in text or not text.isprintable():
         raise ConfigurationError(

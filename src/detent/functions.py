@@ -43,7 +43,8 @@ class Definition(Generic[P, R]):
         _check_name(self.kind, self.name)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise self._error("is a generator; return a list, or publish() what comes")
-        self._parameters = list(inspect.signature(function).parameters.values())
+        self._signature = inspect.signature(function)
+        self._parameters = list(self._signature.parameters.values())
         self._hints: dict[str, Any] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -93,7 +94,7 @@ class Definition(Generic[P, R]):
         """Raise TypeError, as the call itself would, before anything is stored."""
         placeholders = [None] * self.given_by_engine
         try:
-            inspect.signature(self.function).bind(*placeholders, *args, **kwargs)
+            self._signature.bind(*placeholders, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+
+# A generator of its own: a user's random.seed() must not make ids repeat, and a forked
+# child must not repeat its parent's.
+_bits = random.Random(os.urandom(32))
+os.register_at_fork(after_in_child=lambda: _bits.seed(os.urandom(32)))
 
 
 def uuid7() -> str:
     """Return a new UUID of version 7 as text."""
     stamp = time.time_ns() // 1_000_000
-    tail = int.from_bytes(os.urandom(10))
-    number = (stamp & (1 << 48) - 1) << 80 | 7 << 76 | (tail >> 68) << 64 | 2 << 62 | tail & (1 << 62) - 1
-    text = f"{number:032x}"
+    tail = _bits.getrandbits(74)
+    text = f"{stamp:012x}7{tail >> 62:03x}{2 << 62 | tail & (1 << 62) - 1:016x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

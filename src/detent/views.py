@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from .clock import from_micros
 from .engine import Engine
-from .kernel.model import Error, ExecutionRow, ExecutionState, RunRow, RunState, Step
+from .kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step
 from .runtime.failures import decode_error
 
 
@@ -52,6 +53,11 @@ def shown_state(row: RunRow) -> str:
     """The state of a run, where something executing makes it `performing`."""
     performing = row.performing and row.state == RunState.READY
     return str(RunState.PERFORMING if performing else row.state)
+
+
+def ended_row(row: RunRow, end: RunEnd) -> RunRow:
+    """A run as it is known after its end."""
+    return replace(row, state=end.state, result=end.result, error=end.error, performing=0)
 
 
 def executions_of(engine: Engine, run_id: str) -> list[Execution]:

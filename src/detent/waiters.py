@@ -1,41 +1,140 @@
-"""Who waits for the end of which run, in this process."""
+"""Who waits for the end of which run, in this process.
+
+What ends here is told here, without asking the database.  For the rest one thread
+looks for all waiters at once: when one is new, when another process has news, and
+now and then in case a notification was lost.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable
+
+from .kernel.model import RunEnd, RunState
+from .stores.base import Trouble
+from .stores.sql import SqlStore
+
+log = logging.getLogger("detent")
+SOON = 0.2  # seconds: what our own worker did not end by then may end elsewhere
+LOOK_AGAIN = 1.0  # seconds between two looks, should a notification be lost
+KEPT = 10_000  # how many ends are remembered ...
+LARGEST_KEPT = 2_000  # ... and how long their results may be
+
+
+class Waiter:
+    """Waits for one run; `wake` is called once, with the run's end."""
+
+    __slots__ = ("looked", "run_id", "wake", "wants_pauses")
+
+    def __init__(self, run_id: str, wake: Callable[[RunEnd], None], *, wants_pauses: bool) -> None:
+        self.run_id = run_id
+        self.wake = wake
+        self.wants_pauses = wants_pauses
+        self.looked = 0
 
 
 class Waiters:
-    """Who waits for the end of which run, in this process."""
+    """All that wait in this process, and the thread that looks for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: SqlStore, ends_here: Callable[[str], bool | None]) -> None:
+        self._store = store
+        # True: it runs here; False: here is a worker, it may come to it; None: others do it.
+        self._ends_here = ends_here
         self._guard = threading.Lock()
-        self._wakes: dict[str, list[Callable[[], None]]] = {}
+        self._waiting: dict[str, list[Waiter]] = {}
+        self._finished: OrderedDict[str, RunEnd] = OrderedDict()
+        self._news = threading.Event()
+        self._closed = True
+        self._thread: threading.Thread | None = None
 
-    def add(self, run_id: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def recent(self, run_id: str) -> RunEnd | None:
+        """The end of a run that finished here not long ago; finished is final."""
+        return self._finished.get(run_id)
+
+    def add(self, waiter: Waiter) -> None:
         with self._guard:
-            self._wakes.setdefault(run_id, []).append(wake)
+            self._waiting.setdefault(waiter.run_id, []).append(waiter)
+            if self._thread is None:
+                self._closed = False
+                self._thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
+                self._thread.start()
+        if not self._ends_here(waiter.run_id):
+            self._news.set()
 
-        def remove() -> None:
+    def remove(self, waiter: Waiter) -> None:
+        with self._guard:
+            self._forget(waiter)
+
+    def ended(self, run_id: str, end: RunEnd) -> None:
+        """A run ended, or paused, as this process knows first."""
+        with self._guard:
+            if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
+                self._finished[run_id] = end
+                if len(self._finished) > KEPT:
+                    self._finished.popitem(last=False)
+            told = self._told(run_id, end)
+        for waiter in told:
+            waiter.wake(end)
+
+    def heard(self) -> None:
+        """Another process ended something, or may have."""
+        if self._waiting:
             with self._guard:
-                wakes = self._wakes.get(run_id, [])
-                if wake in wakes:
-                    wakes.remove(wake)
-                if not wakes:
-                    self._wakes.pop(run_id, None)
+                for waiters in self._waiting.values():
+                    for waiter in waiters:
+                        waiter.looked = 0
+            self._news.set()
 
-        return remove
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+            self._thread = None
+        self._finished.clear()
 
-    def wake(self, runs: Iterable[str] | None) -> None:
-        """Wake who waits for these runs; None: everybody."""
+    def _told(self, run_id: str, end: RunEnd) -> list[Waiter]:
+        paused = end.state == RunState.PAUSED
+        told = [w for w in self._waiting.get(run_id, ()) if w.wants_pauses or not paused]
+        for waiter in told:
+            self._forget(waiter)
+        return told
+
+    def _forget(self, waiter: Waiter) -> None:
+        waiters = self._waiting.get(waiter.run_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+        if not waiters:
+            self._waiting.pop(waiter.run_id, None)
+
+    def _look_on(self) -> None:
+        wait = SOON
+        while not self._closed:
+            news = self._news.wait(wait)
+            self._news.clear()
+            try:
+                more = self._look(everybody=not news)
+                wait = SOON if more else LOOK_AGAIN
+            except Exception as error:
+                if self._store.driver.trouble(error) is not Trouble.GONE:
+                    log.exception("looking for the ends of runs failed")
+                wait = LOOK_AGAIN
+
+    def _look(self, *, everybody: bool) -> bool:
+        """Ask for those who were not asked for yet, or for all; True: look again soon."""
         with self._guard:
-            if not self._wakes:
-                return
-            wakes = [
-                wake
-                for run in (list(self._wakes) if runs is None else runs)
-                for wake in self._wakes.get(run, ())
-            ]
-        for wake in wakes:
-            wake()
+            asked = [w for waiters in self._waiting.values() for w in waiters if everybody or not w.looked]
+        if not asked:
+            return False
+        runs = {waiter.run_id for waiter in asked}
+        # To be told by others costs a write, so whatever our own worker may end soon is not watched yet.
+        watch = {w.run_id for w in asked if (w.looked or self._ends_here(w.run_id) is None)}
+        watch = {run for run in watch if not self._ends_here(run)}
+        for waiter in asked:
+            waiter.looked += 1
+        for run_id, end in self._store.ends(sorted(runs), watch=sorted(watch)):
+            self.ended(run_id, end)
+        return any(waiter.looked <= 1 for waiter in asked)
+

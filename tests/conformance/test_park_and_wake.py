@@ -220,9 +220,7 @@ def test_a_park_beside_the_last_steps_settle_is_not_lost(
 
 
 @pytest.mark.parametrize("park_first", [True, False])
-def test_a_park_beside_its_childs_end_is_not_lost(
-    store: SqlStore, rival: SqlStore, park_first: bool
-) -> None:
+def test_a_park_beside_its_childs_end_is_not_lost(store: SqlStore, rival: SqlStore, park_first: bool) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)

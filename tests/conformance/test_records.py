@@ -104,7 +104,9 @@ def test_a_stale_record_does_not_keep_its_neighbours_from_theirs(store: SqlStore
     one(store, start("a", "b"))
     [ours], [theirs] = claim(store, "w1"), claim(store, "w2")
     store.bury("w1", max_recoveries=5, now=NOW)
-    answers = store.apply([recording(ours, new_step(ours.run_id)), recording(theirs, new_step(theirs.run_id))])
+    answers = store.apply(
+        [recording(ours, new_step(ours.run_id)), recording(theirs, new_step(theirs.run_id))]
+    )
     assert answers.answers == [Verdict.STALE, Verdict.APPLIED]
 
 
@@ -199,7 +201,7 @@ def test_a_child_that_cannot_start_leaves_nothing_of_its_parents_record(store: S
     before = everything(store)
     record = begetting(claimed, "child")
     record.steps = [new_step()]
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+    with pytest.raises(Exception) as caught:
         one(store, record)
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE
     assert everything(store) == before

@@ -63,7 +63,12 @@ def test_a_reattempt_is_a_new_execution_after_its_wait(store: SqlStore) -> None:
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error='{"type":"E"}', wait=5 * SECOND))
     first, second = store.executions("run")
     assert (first.state, first.outcome) == ("failed", "reattempted_by_exception")
-    assert (second.attempt, second.state, second.scheduled_for, second.failures) == (2, "timer", NOW + 6 * SECOND, 1)
+    assert (second.attempt, second.state, second.scheduled_for, second.failures) == (
+        2,
+        "timer",
+        NOW + 6 * SECOND,
+        1,
+    )
     assert store.run("run").state == "ready"
     assert events(store) == ["reattempted_by_exception"]
 

@@ -108,7 +108,7 @@ def test_the_start_of_a_rolled_back_transaction_does_not_count(store: SqlStore, 
 
 def test_a_hero_has_one_active_run_of_a_type(store: SqlStore) -> None:
     one(store, hero("first"))
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+    with pytest.raises(Exception) as caught:
         store.apply([hero("second")])
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE
     found = store.explain_conflict(hero("second"))
@@ -158,7 +158,7 @@ def test_a_finished_run_frees_its_heros_slot(store: SqlStore) -> None:
 def test_a_paused_run_keeps_its_heros_slot(store: SqlStore) -> None:
     one(store, hero("first"))
     store.pause("first", reason=None, now=NOW)
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+    with pytest.raises(Exception) as caught:
         store.apply([hero("second")])
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE
 
@@ -168,7 +168,7 @@ def test_one_broken_start_fails_its_batch_and_leaves_nothing_of_it(store: SqlSto
     one(store, hero("first"))
     before = everything(store)
     operations = [start("fine"), hero("second"), start("first", chosen=True, input="2")]
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own
+    with pytest.raises(Exception) as caught:
         store.apply(operations)
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE
     assert everything(store) == before

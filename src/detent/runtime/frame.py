@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..clock import from_micros, span_micros
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
 from ..errors import DeadlineExceeded, PayloadError, StepMismatch
-from ..functions import FunctionWorkflow, Step
+from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
@@ -22,6 +22,7 @@ from .calls import encode_call
 from .failures import encode_error, raisable
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
+from .transactions import in_transaction
 
 T = TypeVar("T")
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
@@ -99,6 +100,8 @@ class FrameCore:
         )
 
     def commit(self, operation: Any) -> Routine[Any]:
+        if not self.live:
+            raise Abandoned
         answer = yield Commit(operation)
         self.answered(answer)
         return answer
@@ -116,10 +119,7 @@ class FrameCore:
 
     def checkpoint(self) -> Routine[None]:
         """Before anything new begins: may this run go on?"""
-        if self.suspending:
-            raise Suspended
-        if not self.live:
-            raise Abandoned
+        self.refuse_if_leaving()
         if not self.undoing:
             if self.interrupt == "canceled":
                 raise Canceled
@@ -135,6 +135,13 @@ class FrameCore:
     def drive(self, routine: Routine[T]) -> T:
         """Carry a routine out, blocking (frames.Frame)."""
         raise NotImplementedError
+
+    def refuse_if_leaving(self) -> None:
+        """A workflow that is on its way out, through `finally` or a bare `except`, does nothing new."""
+        if self.suspending:
+            raise Suspended
+        if not self.live:
+            raise Abandoned
 
     def flush_outgoing(self) -> Routine[None]:
         """Make what was spawned durable (spawning.flush)."""
@@ -172,12 +179,14 @@ class FrameCore:
         text = self._input(step, key, args, kwargs)
         found = self.journal.find(key)
         if found is not None and found.state in FINAL:
-            self._check_drift(step, found, text)
+            self.check_drift(step, found, text)
+            if found.state == StepState.FAILED:
+                _raise_by_policy(step, raisable(step.name, found.error), None)
             return self.recorded(step.name, found, step.returns)
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
-        attempt = found.attempt if found is not None and found.state == StepState.RETRYING else 0
+        attempt = _attempts_made(found)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
@@ -293,19 +302,16 @@ class FrameCore:
         failure = self.entry(context.key, kind, step.name, StepState.FAILED, **facts)
         yield from self.record(failure)
         raised = raisable(step.name, stored)
-        raised = error if type(raised) is type(error) else raised
-        if step.on_exception == "pause":
-            raise PauseRun(raised) from error
-        if step.on_exception == "cancel":
-            raise CancelRun(raised) from error
-        if raised is error:
-            raise error
-        raise raised from error
+        if type(raised) is type(error):
+            _raise_by_policy(step, error, None)
+        _raise_by_policy(step, raised, error)
 
     def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
         """What a recorded step gives: its value, or its error."""
         if entry.state == StepState.FAILED:
             raise raisable(name, entry.error)
+        if entry.error is not None:
+            return None  # it failed, and its policy is to go on without it
         return self.services.codec.decode(
             entry.result or "null", returns, f"the result of step {entry.key!r}"
         )
@@ -324,11 +330,11 @@ class FrameCore:
                 raise
             return None
 
-    def _check_drift(self, step: Step[Any, Any], entry: model.Step, text: str | None) -> None:
+    def check_drift(self, step: Definition[Any, Any], entry: model.Step, text: str | None) -> None:
         """Other arguments than recorded: the code, or what it saw, has changed."""
         if text == entry.input or text is None or entry.input is None or entry.kind == "undo":
             return
-        if step.strict or self.definition.strict:
+        if self.definition.strict or (isinstance(step, Step | FunctionWorkflow) and step.strict):
             raise StepMismatch(self.run_id, entry.key, entry.input, text)
         self.note("drift", {"step": entry.key, "recorded": entry.input, "asked": text})
 
@@ -359,10 +365,14 @@ class FrameCore:
         return entry.progress if entry is not None else None
 
     def save_progress(self, step: Context, text: str) -> None:
+        if in_transaction.get():
+            return  # what was done for this item is rolled back with the rest
         answer = self.services.committer.run(self._progress(step, text), forever=True)
         self.answered(answer)
 
     async def asave_progress(self, step: Context, text: str) -> None:
+        if in_transaction.get():
+            return
         answer = await self.services.committer.arun(self._progress(step, text), forever=True)
         self.answered(answer)
 
@@ -370,6 +380,24 @@ class FrameCore:
         place = self.entry(progress_key(step.key), "progress", step.name, StepState.WAITING, progress=text)
         self.journal.put(place)
         return Record(worker=self.claimed.worker, run_id=self.run_id, steps=[place])
+
+
+def _raise_by_policy(step: Step[Any, Any], error: Exception, cause: Exception | None) -> NoReturn:
+    """A step has failed for good: raise it, or pause or cancel the run with it."""
+    if step.on_exception == "pause":
+        raise PauseRun(error) from error
+    if step.on_exception == "cancel":
+        raise CancelRun(error) from error
+    if cause is None:
+        raise error
+    raise error from cause
+
+
+def _attempts_made(entry: model.Step | None) -> int:
+    """How many attempts at a step have failed; the one that was only seen executing is made again."""
+    if entry is None:
+        return 0
+    return entry.attempt if entry.state == StepState.RETRYING else entry.attempt - 1
 
 
 def progress_key(key: str) -> str:

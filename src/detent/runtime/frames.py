@@ -44,7 +44,11 @@ class Frame(FrameCore):
         self._idling = Idling(services, self._leave)
 
     def drive(self, routine: Routine[T]) -> T:
-        return drive(self.services, routine, self.waits)
+        try:
+            return drive(self.services, routine, self.waits)
+        except Suspended:
+            self.suspending = True
+            raise
 
     async def adrive(self, routine: Routine[T]) -> T:
         if self.suspending:
@@ -120,6 +124,7 @@ class Frame(FrameCore):
         return StepGuard(self, self.scope().key(name), name)
 
     def start_id(self, name: str) -> str:
+        self.refuse_if_leaving()
         return spawning.child_id(self.run_id, self.scope().key(f"start/{name}"))
 
     # The workflow's function on a loop

@@ -40,6 +40,10 @@ class Registry:
     def __contains__(self, definition: Definition[Any, Any]) -> bool:
         return self._found.get(definition.name) is definition
 
+    @property
+    def workflows(self) -> list[str]:
+        return [name for name in self.names if isinstance(self._found[name], FunctionWorkflow)]
+
     def knows(self, name: str) -> bool:
         return name in self._found
 

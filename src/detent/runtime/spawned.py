@@ -19,6 +19,7 @@ from .frame import jittered, progress_key
 from .mains import key_of
 from .requests import Body, Commit, MainBody, TransactionalBody, Wait
 from .services import Services
+from .transactions import in_transaction
 
 _ACTIONS = {
     "raise": Outcome.FAILED,
@@ -158,9 +159,13 @@ class SpawnedStep:
         return self._progress
 
     def save_progress(self, step: Context, text: str) -> None:
+        if in_transaction.get():
+            return  # what was done for this item is rolled back with the rest
         self._check(self.services.committer.run(self._place(text), forever=True))
 
     async def asave_progress(self, step: Context, text: str) -> None:
+        if in_transaction.get():
+            return
         self._check(await self.services.committer.arun(self._place(text), forever=True))
 
     def _place(self, text: str) -> Record:

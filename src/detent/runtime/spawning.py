@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..context import Routine
-from ..errors import RunCanceled
+from ..errors import RunCanceled, UnknownQueue
 from ..functions import Definition, FunctionWorkflow, Handle
 from ..kernel.journal import FINAL, Scope
 from ..kernel.model import (
@@ -39,6 +39,9 @@ def spawn(
 ) -> list[Handle[Any]]:
     """Note what is to be started, unless the journal knows it already."""
     frame.services.require(definition)
+    queue = getattr(definition, "queue", None)
+    if queue is not None and queue not in frame.services.queues:
+        raise UnknownQueue(queue, frame.services.queues)
     handles: list[Handle[Any]] = []
     topic = ""
     for args, kwargs in calls:
@@ -49,12 +52,16 @@ def spawn(
         text = encode_call(frame.services.codec, f"the input of {key!r}", args, kwargs)
         if isinstance(definition, FunctionWorkflow):
             run_id = child_id(frame.run_id, key)
-            if frame.journal.find(key) is None:
+            if (found := frame.journal.find(key)) is None:
                 _add_child(frame, definition, key, run_id, text)
+            else:
+                frame.check_drift(definition, found, text)
             handles.append(Handle(frame, key, run_id, definition, run_id))  # type: ignore[arg-type]
         else:
-            if frame.journal.find(key) is None:
+            if (found := frame.journal.find(key)) is None:
                 _add_step(frame, definition, key, topic, text)
+            else:
+                frame.check_drift(definition, found, text)
             handles.append(Handle(frame, key, topic, definition, None))  # type: ignore[arg-type]
     return handles
 

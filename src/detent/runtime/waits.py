@@ -16,6 +16,9 @@ from .frame import FrameCore
 from .requests import Commit, Read, Wait
 
 
+_POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
+
+
 def sleep(frame: FrameCore, key: str, span: int | None, until: int | None) -> Routine[None]:
     """Wait until the recorded moment; the first time, record it."""
     entry = frame.journal.find(key)
@@ -35,6 +38,7 @@ def value(frame: FrameCore, key: str, name: str, make: Callable[[], Any], type: 
     """
     entry = frame.journal.find(key)
     if entry is None:
+        frame.refuse_if_leaving()
         made = from_micros(frame.now()) if make is MISSING else make()
         text = frame.encode(made, f"{name}()")
         entry = frame.entry(key, "value", name, StepState.COMPLETED, result=text, finished_at=frame.now())
@@ -48,8 +52,9 @@ def patched(frame: FrameCore, id: str) -> Routine[bool]:
     key = f"patched/{id}"
     if frame.journal.find(key) is not None:
         return True
-    if any(step.kind not in ("value", "progress") for step in frame.journal.unasked()):
+    if any(step.kind in _POINTS for step in frame.journal.unasked()):
         return False
+    frame.refuse_if_leaving()
     entry = frame.entry(key, "patched", id, StepState.COMPLETED, result="true", finished_at=frame.now())
     frame.unwritten.append(frame.journal.put(entry))
     return True

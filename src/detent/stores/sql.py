@@ -18,6 +18,7 @@ from ..kernel.model import (
     NewExecution,
     Operation,
     Pulse,
+    RunEnd,
     RunRow,
     Step,
     WorkerRow,
@@ -25,7 +26,7 @@ from ..kernel.model import (
 from . import batch as batches
 from . import canceling, control, leases
 from . import migrate as migrations
-from .base import Driver, Lane, Pool, Trouble, Tx, news, rows_to
+from .base import Driver, Lane, Pool, Trouble, Tx, batch, news, rows_to
 from .statements import RUN_FILTERS
 
 T = TypeVar("T")
@@ -196,15 +197,17 @@ class SqlStore:
         """Add a line to a run's history; twice adds two."""
         self._again(self._writer, lambda tx: canceling.note(tx, run_id, event, detail, now))
 
-    def watch(self, run_id: str) -> RunRow:
-        """Ask for a notification at the run's end; twice changes nothing.  Returns the run as it is."""
+    def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
+        """Those of the runs that are over or paused; at the end of those to `watch`, other processes are told.
 
-        def verb(tx: Tx) -> RunRow:
-            run = control.lock(tx, run_id)
-            tx.run(tx.sql.watch_run, id=run_id)
-            return run
-
-        return self._again(self._writer, verb)
+        Watching comes first: what ends after it notifies, what ended before it is seen.
+        """
+        if watch:
+            marks = batch([{"id": run} for run in watch])
+            self._again(self._writer, lambda tx: tx.run(tx.sql.watch_runs, rows=marks))
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
+        return [(row[0], RunEnd(state=row[1], result=row[2], error=row[3])) for row in rows]
 
     # Reads
 

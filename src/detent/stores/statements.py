@@ -44,6 +44,8 @@ RUN_FILTERS = {
     "parent": "r.parent = :parent",
     "before": "r.created_at < :before",
     "after": "r.created_at >= :after",
+    "performing": "(CASE WHEN EXISTS (SELECT 1 FROM detent_executions e"
+    " WHERE e.run_id = r.id AND e.state = 'executing') THEN 1 ELSE 0 END) = :performing",
 }
 
 
@@ -152,7 +154,8 @@ class Statements:
     release: str
     # Control
     lock_run: str
-    watch_run: str
+    watch_runs: str
+    ends: str
     hold: str
     unhold: str
     set_run_state: str
@@ -356,7 +359,17 @@ SELECT DISTINCT x.run_id, x.attempt
             f"{on_key} AND t.token = x.token AND t.state = 'executing'",
         ),
         lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
-        watch_run="UPDATE detent_runs SET watched = 1 WHERE id = :id AND watched = 0",
+        watch_runs=d.update(
+            "detent_runs",
+            ("id",),
+            "watched = 1",
+            "t.id = x.id AND t.watched = 0 AND t.state IN ('ready', 'paused')",
+        ),
+        ends=f"""
+SELECT r.id, r.state, r.result, r.error
+  FROM {d.rows("id")}
+  JOIN detent_runs r ON r.id = x.id
+ WHERE r.state <> 'ready'""",
         hold=f"""
 UPDATE detent_executions {d.by("PRIMARY")} SET state = 'held'
  WHERE run_id = :id AND state IN ('ready', 'timer', 'parked')""",

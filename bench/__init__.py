@@ -1,0 +1,1 @@
+"""Benchmarks of Detent; `make bench` runs them."""

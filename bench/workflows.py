@@ -1,0 +1,66 @@
+"""The workflows that the benchmarks run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from detent import step, workflow
+
+
+@step
+async def anoop(number: int) -> int:
+    return number
+
+
+@step
+def noop(number: int) -> int:
+    return number
+
+
+@workflow
+async def five_async(number: int) -> int:
+    for i in range(5):
+        await anoop(i)
+    return number
+
+
+@workflow
+def five_sync(number: int) -> int:
+    for i in range(5):
+        noop(i)
+    return number
+
+
+@workflow
+def hundred_sync(steps: int) -> int:
+    for i in range(steps):
+        noop(i)
+    return steps
+
+
+@workflow
+async def one_step(number: int) -> int:
+    return await anoop(number)
+
+
+@workflow
+def fan_out(width: int) -> int:
+    return len(anoop.sync.map(range(width)))
+
+
+@step
+async def stamp(sent: float) -> float:
+    return time.time() - sent
+
+
+@workflow
+async def latency(sent: float) -> float:
+    return await stamp(sent)
+
+
+async def all_of(runs: list[object]) -> None:
+    await asyncio.gather(*(run.result() for run in runs))  # type: ignore[attr-defined]
+
+
+ALL = [five_async, five_sync, hundred_sync, one_step, fan_out, latency]

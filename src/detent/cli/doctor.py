@@ -1,0 +1,227 @@
+"""`detent doctor`: is all well between this app, its database and its workers?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import DatabaseError, DetentError, SchemaTooNew
+from ..kernel.model import ExecutionState, WorkerRow
+from ..stores.base import Trouble
+from ..stores.checkup import Waiting, commit_seconds, durability, schema, waiting, wake_up_seconds
+from ..stores.opening import open_store
+from ..stores.sql import SqlStore
+from .command import Failure, app_argument, command, json_option
+from .finding import Target, find, kind, place, require_file
+from .liveness import living
+from .output import console, span, write_json
+
+OK, WARNING, BAD = "ok", "warning", "bad"
+_MARKS = {OK: ("✓", "green"), WARNING: ("!", "yellow"), BAD: ("✗", "bold red")}
+_SLOW_COMMIT = 0.05
+_CLOCK_OFF, _CLOCK_FAR_OFF = 0.5, 5.0
+_OVERDUE = 10.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+@command(example="detent doctor shop:app")
+@app_argument
+@json_option
+def doctor(app: str, as_json: bool) -> None:
+    """Check the database, its workers and the work that waits.
+
+    Nothing is changed.  The exit code is 1 when something is bad.
+    """
+    target = find(app)
+    findings = []
+    rows = Table.grid(padding=(0, 2))
+    for finding in examine(target):
+        findings.append(finding)
+        mark, style = _MARKS[finding.status]
+        rows.add_row(Text(mark, style=style), finding.name, Text(finding.found, style=_style(finding)))
+        if finding.advice:
+            rows.add_row("", "", Text(f"→ {finding.advice}"))
+    well = all(finding.status != BAD for finding in findings)
+    if as_json:
+        write_json({"ok": well, "checks": [asdict(finding) for finding in findings]})
+    else:
+        console().print(rows)
+    sys.exit(0 if well else 1)
+
+
+def _style(finding: Finding) -> str:
+    return "" if finding.status == OK else _MARKS[finding.status][1]
+
+
+def examine(target: Target) -> Iterator[Finding]:
+    """Look at everything, from the ground up; what stands on something broken is left out."""
+    store = target.app.engine.store
+    try:
+        ground = _ground(target, store)
+        yield from ground
+        if any(finding.status == BAD for finding in ground):
+            return
+        yield _durability(store)
+        yield _commit(store)
+        yield _wake_ups(target, store)
+        yield _clock(store)
+        workers = living(store)
+        backlog = waiting(store)
+        yield _workers(target, workers, backlog)
+        yield _definitions(target, backlog)
+        yield _overdue(workers, backlog)
+    finally:
+        store.close()
+
+
+def _ground(target: Target, store: SqlStore) -> list[Finding]:
+    """Whether there is a database, with our tables."""
+    url = target.app.engine.url
+    where = f"{kind(url)}, {place(url)}"
+    began = time.perf_counter()
+    try:
+        require_file(url)
+        version = schema(store)
+    except Failure as missing:
+        return [Finding("database", BAD, missing.message)]
+    except DatabaseError as error:
+        if isinstance(error, SchemaTooNew) or "schema" in type(error).__name__.lower():
+            advice = "" if isinstance(error, SchemaTooNew) else f"run `detent migrate {target.reference}`"
+            return [Finding("database", OK, where), Finding("schema", BAD, str(error), advice)]
+        return [Finding("database", BAD, str(error))]
+    except DetentError as error:
+        return [Finding("database", BAD, str(error))]
+    except Exception as error:
+        if store.driver.trouble(error) is Trouble.OTHER:
+            raise
+        return [Finding("database", BAD, f"{where}: {error}")]
+    took = span(time.perf_counter() - began)
+    return [
+        Finding("database", OK, f"{where}: answers in {took}"),
+        Finding("schema", OK, f"version {version}"),
+    ]
+
+
+def _durability(store: SqlStore) -> Finding:
+    seen = durability(store)
+    found = ", ".join(f"{name} = {value}" for name, value in seen.found.items())
+    if not seen.wanted:
+        return Finding("durability", OK, found)
+    wanted = ", ".join(f"{name} = {value}" for name, value in seen.wanted.items())
+    return Finding(
+        "durability",
+        WARNING,
+        f"{found}: the last commits may be lost with the machine's power",
+        f"set {wanted} in the server, unless you can live with that",
+    )
+
+
+def _commit(store: SqlStore) -> Finding:
+    seconds = commit_seconds(store)
+    found = f"a small transaction takes {seconds * 1000:.1f} ms"
+    if seconds < _SLOW_COMMIT:
+        return Finding("commit", OK, found)
+    return Finding("commit", WARNING, found, "every step waits for one: look at the disk, or the network")
+
+
+def _wake_ups(target: Target, store: SqlStore) -> Finding:
+    other = open_store(target.app.engine.url)
+    try:
+        seconds = wake_up_seconds(store, other)
+    finally:
+        other.close()
+    if seconds is not None:
+        return Finding("wake-ups", OK, f"heard after {seconds * 1000:.0f} ms")
+    return Finding(
+        "wake-ups",
+        WARNING,
+        "a notification was not heard: new work begins late",
+        "through a connection pooler? Give workers a direct connection, or say so: ?pgbouncer=true",
+    )
+
+
+def _clock(store: SqlStore) -> Finding:
+    before = time.time_ns() // 1000
+    database = store.pulse("", now=before).now
+    after = time.time_ns() // 1000
+    # What the question itself took tells nothing.
+    off = 0.0 if before <= database <= after else max(before - database, database - after) / 1e6
+    found = "the same as the database's" if off < 0.001 else f"{span(off)} off the database's"
+    if off < _CLOCK_OFF:
+        return Finding("clock", OK, found)
+    status = WARNING if off < _CLOCK_FAR_OFF else BAD
+    return Finding("clock", status, found, "timers fire that much early or late: run NTP on both machines")
+
+
+def _workers(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
+    alive = [row for row, lives in workers if lives]
+    dead = len(workers) - len(alive)
+    ready = sum(item.count for item in backlog if item.state != ExecutionState.HELD)
+    found = f"{len(alive) or 'none'} alive" + (f", {dead} dead" if dead else "")
+    start = f"start one: detent worker {target.reference if target.definitions else 'MODULE:APP'}"
+    if not alive:
+        return Finding(
+            "workers", BAD if ready else OK, f"{found}; {ready or 'nothing'} waiting", start if ready else ""
+        )
+    served = {queue for row in alive for queue in row.queues.split(",")}
+    idle = {item.queue for item in backlog if item.state != ExecutionState.HELD} - served
+    if idle:
+        queues = ", ".join(sorted(idle))
+        return Finding(
+            "workers", BAD, f"{found}, but no one takes from {queues}", f"{start} --queues {queues}"
+        )
+    if dead:
+        return Finding("workers", OK, f"{found}: the living ones take their work over within seconds")
+    return Finding("workers", OK, found)
+
+
+def _definitions(target: Target, backlog: list[Waiting]) -> Finding:
+    if not target.definitions:
+        return Finding("definitions", OK, "not checked: a database URL names no code")
+    registry = target.app.engine.registry
+    unknown: dict[str, int] = {}
+    for item in backlog:
+        if not registry.knows(item.job):
+            unknown[item.job] = unknown.get(item.job, 0) + item.count
+    if not unknown:
+        return Finding("definitions", OK, "the app includes all that is in flight")
+    jobs = ", ".join(f"{job} ({count})" for job, count in sorted(unknown.items()))
+    return Finding(
+        "definitions",
+        BAD,
+        f"in flight, but not included in {target.reference}: {jobs}",
+        "include them, keep a worker with the old code until they are done, or cancel their runs",
+    )
+
+
+def _overdue(workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
+    now = time.time_ns() // 1000
+    late = [
+        (item, (now - item.oldest) / 1e6)
+        for item in backlog
+        if item.oldest is not None
+        and item.state in (ExecutionState.READY, ExecutionState.TIMER)
+        and now - item.oldest > _OVERDUE * 1e6
+    ]
+    if not late:
+        return Finding("overdue", OK, "nothing")
+    oldest = max(age for _, age in late)
+    jobs = ", ".join(sorted({item.job for item, _ in late}))
+    found = f"{jobs}: the oldest has been due for {span(oldest)}"
+    if not any(lives for _, lives in workers):
+        return Finding("overdue", BAD, found, "it begins as soon as there is a worker")
+    return Finding("overdue", WARNING, found, "more workers, or a higher --concurrency, would help")

@@ -1,0 +1,109 @@
+"""What `--json` prints: plain documents with keys that stay, and times in ISO 8601, UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ..app import App, Run
+from ..clock import from_micros
+from ..errors import PayloadError
+from ..kernel.model import Error, RunRow, WorkerRow
+from ..views import Execution, Happening, shown_state
+
+EXPORT_FORMAT = 1
+
+
+def run_document(app: App, row: RunRow) -> dict[str, Any]:
+    created = from_micros(row.created_at)
+    finished = None if row.finished_at is None else from_micros(row.finished_at)
+    return {
+        "id": row.id,
+        "type": row.type,
+        "state": shown_state(row),
+        "queue": row.queue,
+        "priority": row.priority,
+        "input": payload(app, row.input),
+        "result": payload(app, row.result),
+        "error": None if row.error is None else error_document(msgspec.json.decode(row.error, type=Error)),
+        "parent": row.parent,
+        "hero": None if row.hero_type is None else {"type": row.hero_type, "id": row.hero_id},
+        "forked_from": row.forked_from,
+        "deadline": None if row.deadline is None else iso(from_micros(row.deadline)),
+        "created_at": iso(created),
+        "finished_at": iso(finished),
+        "seconds": None if finished is None else (finished - created).total_seconds(),
+    }
+
+
+def execution_document(app: App, item: Execution) -> dict[str, Any]:
+    return {
+        "node": item.node,
+        "attempt": item.attempt,
+        "kind": item.kind,
+        "state": item.state,
+        "outcome": item.outcome,
+        "worker": item.worker,
+        "scheduled_for": iso(item.scheduled_for),
+        "started_at": iso(item.started_at),
+        "finished_at": iso(item.finished_at),
+        "seconds": item.duration,
+        "input": payload(app, item.input),
+        "result": payload(app, item.result),
+        "error": None if item.error is None else error_document(item.error),
+    }
+
+
+def history_document(happenings: Iterable[Happening]) -> list[dict[str, Any]]:
+    return [{"at": iso(item.at), "event": item.event, "detail": item.detail} for item in happenings]
+
+
+def worker_document(row: WorkerRow, *, alive: bool) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "host": row.name,
+        "pid": row.pid,
+        "alive": alive,
+        "queues": row.queues.split(","),
+        "concurrency": row.concurrency,
+        "started_at": iso(from_micros(row.started_at)),
+        "beat_at": iso(from_micros(row.beat_at)),
+        "lease_until": iso(from_micros(row.lease_until)),
+    }
+
+
+def error_document(error: Error) -> dict[str, str]:
+    return {"type": error.type, "message": error.message, "traceback": error.traceback}
+
+
+def export_document(app: App, run: Run[Any]) -> dict[str, Any]:
+    """A run with nothing left out, as it is stored: times are microseconds, payloads are JSON text."""
+    store = app.engine.store
+    return {
+        "detent": EXPORT_FORMAT,
+        "exported_at": iso(datetime.now(UTC)),
+        "run": msgspec.to_builtins(run.row),
+        "journal": msgspec.to_builtins(store.journal([run.id])[run.id]),
+        "executions": msgspec.to_builtins(store.executions(run.id)),
+        "history": [
+            {"happened_at": moment, "event": event, "detail": detail}
+            for moment, event, detail in store.history(run.id)
+        ],
+    }
+
+
+def payload(app: App, text: str | None) -> Any:
+    """A stored value; one that this app cannot read (it is encrypted, say) as it is."""
+    if text is None:
+        return None
+    try:
+        return app.engine.services.codec.decode(text)
+    except PayloadError:
+        return text
+
+
+def iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,50 @@
+"""The `detent` command, and all that it can do."""
+
+from __future__ import annotations
+
+import click
+
+from .. import __version__
+from .command import Front
+from .demo import demo
+from .doctor import doctor
+from .reading import history, runs, show, workers
+from .serving import worker
+from .starting import send, start
+from .steering import cancel, fork, migrate, pause, resume
+
+
+@click.group(
+    cls=Front, context_settings={"help_option_names": ["-h", "--help"]}, epilog="New here?  detent demo"
+)
+@click.version_option(__version__, prog_name="detent", message="%(prog)s %(version)s")
+def detent() -> None:
+    """Durable workflows for Python.
+
+    APP is MODULE:APP, such as shop:app, or a database URL, such as sqlite:///shop.db; the environment
+    variable DETENT_APP stands in where it is left out.  Every command takes --json.
+    """
+
+
+for _command in (
+    worker,
+    start,
+    runs,
+    show,
+    history,
+    pause,
+    resume,
+    cancel,
+    send,
+    fork,
+    workers,
+    migrate,
+    doctor,
+    demo,
+):
+    detent.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    detent(prog_name="detent")

@@ -1,0 +1,277 @@
+"""Bad input: refused alike on every database, by an error that says why, and leaving nothing behind.
+
+And odd input, which is none of our business and comes back as it went in.
+"""
+
+from typing import Any
+
+import pytest
+
+import detent.stores.mysql
+import detent.stores.postgres
+from detent.errors import (
+    DatabaseUnavailable,
+    DetentError,
+    MissingDriver,
+    NameUnfit,
+    PayloadTooLarge,
+    UnknownScheme,
+)
+from detent.kernel.model import Operation, Start, Verdict
+from detent.serialization import Codec
+from detent.stores.base import Trouble
+from detent.stores.opening import open_store
+from detent.stores.sql import SqlStore
+from tests.conformance.builders import (
+    NOW,
+    claim,
+    detail,
+    enlist,
+    everything,
+    executing,
+    for_message,
+    message,
+    new_main,
+    new_run,
+    new_step,
+    one,
+    parking,
+    recording,
+    settling,
+    spawning,
+    start,
+    state_of,
+    worker_row,
+)
+
+ODD = [
+    "plain",
+    "Zürich 東京 مرحبا",
+    "🚀👩‍👩‍👧‍👦",
+    'it\'s "quoted" `so`',
+    "back\\slash \\n \\u0000 \\' \\\\",
+    "100% %s %(id)s %%",
+    ":name ::text ?1 $1 {x} {{filters}}",
+    "line\nbreak\ttab\rreturn\x01\x1f\x7f",
+    "; DROP TABLE detent_runs; --",
+    "null",
+    "",
+    "[]",
+]
+UNFIT = {"NUL": "a\x00b", "a lone surrogate": "a\ud800b", "too long": "x" * 501}
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_text_comes_back_as_it_went_in(store: SqlStore, text: str) -> None:
+    value = Codec().encode({"text": text, text: [text]}, "it")
+    enlist(store, "w1")
+    one(store, start("run", input=value))
+    [main] = claim(store)
+    one(store, recording(main, new_step(input=value, result=value, error=value, progress=value)))
+    one(store, message(value=value))
+    [step] = store.journal(["run"])["run"]
+    [sent] = store.unread("run", "paid", limit=1)
+    one(store, settling(main, result=value))
+    run = store.run("run")
+    assert {main.run_input, step.input, step.result, step.error, step.progress, sent.value, run.result} == {
+        value
+    }
+    assert detail(run.result or "") == {"text": text, text: [text]}
+
+
+@pytest.mark.parametrize("name", [text for text in ODD if text])
+def test_odd_names_find_what_they_named(store: SqlStore, name: str) -> None:
+    enlist(store, "w1")
+    run = new_run(name, type=name, queue=name, hero_type=name, hero_id=name, exclusive=1)
+    one(store, Start(runs=[run], executions=[new_main(name, job=name, queue=name)], chosen=True))
+    [main] = claim(store, jobs=[name], queues=[name])
+    one(store, recording(main, new_step(name, name)))
+    one(store, spawning(main, name, topic=name))
+    one(store, message(name, message_id=name, name=name))
+    store.note(name, name, name, now=NOW)
+    found = store.run(name)
+    assert (found.id, found.type, found.queue, found.hero_id) == (name,) * 4
+    assert {step.key for step in store.journal([name])[name]} == {name}
+    assert [row.name for row in store.unread(name, name, limit=1)] == [name]
+    assert [run.id for run in store.runs(limit=5, type=name, queue=name)] == [name]
+    assert store.history(name)[0][1] == name
+    one(store, parking(main, for_message(name, name)))
+    assert state_of(store, name) == "ready"
+
+
+def test_names_that_differ_only_in_case_or_accent_are_different(store: SqlStore) -> None:
+    names = ["order", "ORDER", "ordér", "ord\u0065\u0301r"]
+    one(store, start(*names, chosen=True))
+    assert len(store.runs(limit=10)) == 4
+
+
+def refused_operations(bad: str) -> dict[str, Operation]:
+    executions = [new_main()]
+    step: dict[str, Any] = {"worker": "w1", "token": "t", "deliveries": 1}
+    return {
+        "run id": start(bad),
+        "workflow": start(type=bad),
+        "queue": start(queue=bad),
+        "hero": start(hero_type="Order", hero_id=bad),
+        "hero type": start(hero_type=bad, hero_id="7"),
+        "queue of an execution": Start(runs=[new_run()], executions=[new_main(queue=bad, **step)]),
+        "message": message(name=bad),
+        "message id": message(message_id=bad),
+        "node": Start(runs=[new_run()], executions=[*executions, new_main(node=bad, kind="step")]),
+    }
+
+
+@pytest.mark.parametrize("bad", UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("what", refused_operations("x"))
+def test_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, what: str, bad: str) -> None:
+    one(store, start("neighbour"))
+    refused, fine = store.apply([refused_operations(bad)[what], start("fine")]).answers
+    assert isinstance(refused, NameUnfit)
+    assert fine[0].created
+    assert {run.id for run in store.runs(limit=10)} == {"neighbour", "fine"}
+
+
+@pytest.mark.parametrize("bad", UNFIT.values(), ids=UNFIT)
+def test_a_step_of_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, bad: str) -> None:
+    main = executing(store)
+    refused, fine = store.apply([recording(main, new_step(key=bad)), recording(main, new_step())]).answers
+    assert isinstance(refused, NameUnfit)
+    assert fine is Verdict.APPLIED
+    assert isinstance(one(store, recording(main, new_step(key=bad))), NameUnfit)
+
+
+def test_the_longest_names_fit(store: SqlStore) -> None:
+    name, key = "é" * 255, "ü" * 500
+    enlist(store, "w1")
+    run = new_run(name, type=name, queue=name, hero_type=name, hero_id=name, exclusive=1)
+    one(store, Start(runs=[run], executions=[new_main(name, job=name, queue=name)]))
+    [main] = claim(store, jobs=[name], queues=[name])
+    store.apply(
+        [
+            recording(main, new_step(name, key, name=name)),
+            spawning(main, name, topic=name),
+            message(name, message_id=key, name=name),
+        ]
+    )
+    one(store, parking(main, for_message(name, name)))
+    assert (state_of(store, name), state_of(store, name, name)) == ("ready", "ready")
+
+
+def test_four_mebibytes_travel_in_a_batch(store: SqlStore) -> None:
+    """The largest payload that an app takes by default, of characters that have to be escaped."""
+    quotes = Codec().encode("\"'\\" * 500_000, "it")
+    emoji = Codec().encode("🚀" * 1_000_000, "it")
+    enlist(store, "w1")
+    one(store, start("a", "b", input=quotes))
+    first, second = claim(store, limit=2)
+    store.apply(
+        [
+            settling(first, result=emoji),
+            recording(second, new_step("b", result=quotes)),
+            recording(second, new_step("b", "more", result=emoji)),
+            message("b", value=quotes),
+        ]
+    )
+    assert store.run("a").result == emoji
+    assert store.run("b").input == quotes
+    assert {step.result for step in store.journal(["b"])["b"]} == {quotes, emoji}
+    assert store.unread("b", "paid", limit=1)[0].value == quotes
+
+
+def test_a_batch_of_more_than_one_packet_is_written_in_pieces(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, start("a"))
+    [main] = claim(store)
+    values = [f'"{number:02}{"x" * 2_000_000}"' for number in range(20)]
+    steps = [new_step("a", f"s{number:02}", result=value) for number, value in enumerate(values)]
+    assert one(store, recording(main, *steps)) is Verdict.APPLIED
+    assert sorted(step.result or "" for step in store.journal(["a"])["a"]) == values
+
+
+@pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+def test_what_the_server_cannot_take_at_all_is_an_error_and_not_a_lost_connection(store: SqlStore) -> None:
+    """A committer waits for a lost database for ever; for this there would be nothing to wait for."""
+    before = everything(store)
+    with pytest.raises(PayloadTooLarge) as caught:
+        store.apply([start(input=f'"{"x" * store.driver.largest}"')])
+    assert store.driver.trouble(caught.value) is Trouble.OTHER
+    assert everything(store) == before
+
+
+# -- Databases -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_scheme_is_named() -> None:
+    with pytest.raises(UnknownScheme, match="oracle"):
+        open_store("oracle://somewhere/x")
+
+
+@pytest.mark.parametrize(
+    ("module", "driver", "url", "extra"),
+    [
+        (detent.stores.postgres, "psycopg", "postgresql://u@h/x", "postgres"),
+        (detent.stores.mysql, "pymysql", "mysql://u@h/x", "mysql"),
+    ],
+)
+def test_a_missing_driver_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: Any, driver: str, url: str, extra: str
+) -> None:
+    monkeypatch.setattr(module, driver, None)
+    with pytest.raises(MissingDriver, match=rf"pip install 'detent\[{extra}\]'"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://nobody@127.0.0.1:1/nothing",
+        "mysql://nobody@127.0.0.1:1/nothing",
+        "sqlite:////proc/nowhere/detent.db",
+    ],
+)
+def test_a_database_that_is_not_there_is_unavailable(url: str) -> None:
+    store = open_store(url)
+    for verb in (store.check_schema, lambda: store.run("x"), lambda: store.apply([start()])):
+        with pytest.raises(DatabaseUnavailable) as caught:
+            verb()
+        assert store.driver.trouble(caught.value) is Trouble.GONE
+        assert isinstance(caught.value, DetentError)
+    store.close()
+
+
+@pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
+def test_a_cut_connection_is_told_as_lost_and_the_next_verb_has_another(
+    store: SqlStore, rival: SqlStore
+) -> None:
+    one(store, start("a"))
+    _cut_all_connections(store, rival)
+    with pytest.raises(Exception) as caught:
+        one(store, start("b"))
+    assert store.driver.trouble(caught.value) is Trouble.GONE
+    assert one(store, start("b"))[0].created
+
+
+def _cut_all_connections(store: SqlStore, through: SqlStore) -> None:
+    with store._writer.transaction() as tx:
+        mine = tx.query(
+            "SELECT pg_backend_pid()" if store.dialect == "postgres" else "SELECT CONNECTION_ID()"
+        )
+    with through._reading() as tx:
+        if store.dialect == "postgres":
+            tx.query("SELECT pg_terminate_backend(%(pid)s)", pid=mine[0][0])
+        else:
+            tx.run(f"KILL {int(mine[0][0])}")
+
+
+def test_a_clock_that_goes_backwards_makes_nothing_early(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, Start(runs=[new_run()], executions=[new_main(state="timer", scheduled_for=NOW)]))
+    assert claim(store, now=NOW - 1) == []
+    [main] = claim(store, now=NOW)
+    one(store, settling(main, now=NOW - 10))
+    assert store.run("run").finished_at == NOW - 10
+
+
+def test_a_worker_may_have_any_name(store: SqlStore) -> None:
+    store.register(worker_row("w:%s'\\\"🚀"))
+    assert [row.id for row in store.workers()] == ["w:%s'\\\"🚀"]

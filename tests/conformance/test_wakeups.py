@@ -1,0 +1,307 @@
+"""Wake-ups and signs of life: how processes on one database hear of each other."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from detent.kernel.model import Start, WorkerRow
+from detent.stores.base import Listener, Office
+from detent.stores.mysql import MySqlListener
+from detent.stores.neighbours import LockFiles
+from detent.stores.sql import SqlStore
+from tests.conformance.builders import (
+    NOW,
+    SECOND,
+    Attempt,
+    begetting,
+    enlist,
+    eventually,
+    executing,
+    held_open,
+    new_main,
+    new_run,
+    one,
+    settling,
+    start,
+    worker_row,
+)
+
+
+@pytest.fixture
+def listener(rival: SqlStore) -> Iterator[Listener]:
+    listener = rival.driver.listener()
+    yield listener
+    listener.close()
+
+
+def hear(listener: Listener) -> Attempt[list[str]]:
+    """Wait for news, for as long as it takes."""
+
+    def wait() -> list[str]:
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            # MySQL's listener returns now and then without news: here only a real call counts.
+            heard = listener._sleep(15) and [""] if isinstance(listener, MySqlListener) else listener.wait(15)
+            if heard:
+                return heard
+        raise AssertionError("heard nothing")
+
+    return Attempt(wait)
+
+
+def is_listening(store: SqlStore, hearing: Attempt[list[str]]) -> None:
+    """On MySQL news find only who sleeps at that moment; elsewhere they wait."""
+    if store.dialect == "mysql":
+        with store._reading() as tx:
+            eventually(
+                lambda: bool(
+                    tx.query(
+                        "SELECT id FROM information_schema.processlist"
+                        " WHERE db = DATABASE() AND info LIKE 'SELECT SLEEP(%%'"
+                    )
+                ),
+                "the listener sleeps in the server",
+            )
+
+
+def test_work_for_others_wakes_them(store: SqlStore, listener: Listener) -> None:
+    hearing = hear(listener)
+    is_listening(store, hearing)
+    store.apply([start()], helpers_wanted=True)
+    [payload] = hearing.result()
+    assert payload == "" or json.loads(payload) == {"work": True, "runs": []}
+
+
+def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(
+    store: SqlStore, listener: Listener
+) -> None:
+    hearing = hear(listener)
+    is_listening(store, hearing)
+    operation = start()
+    operation.remote = True
+    store.apply([operation], helpers_wanted=False)
+    assert hearing.result()
+
+
+def test_the_end_of_a_watched_run_is_told(store: SqlStore, listener: Listener) -> None:
+    main = executing(store)
+    store.watch("run")
+    hearing = hear(listener)
+    is_listening(store, hearing)
+    store.apply([settling(main)])
+    [payload] = hearing.result()
+    assert payload == "" or json.loads(payload)["runs"] == ["run"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "resume"])
+def test_control_wakes_others(store: SqlStore, listener: Listener, verb: str) -> None:
+    one(store, start())
+    if verb == "resume":
+        store.pause("run", reason=None, now=NOW)
+    hearing = hear(listener)
+    is_listening(store, hearing)
+    if verb == "resume":
+        store.resume("run", now=NOW)
+    else:
+        store.cancel("run", reason=None, now=NOW)
+    assert hearing.result()
+
+
+@pytest.mark.parametrize("module_url", ["postgres", "sqlite"], indirect=True)
+def test_what_is_rolled_back_is_told_to_nobody(store: SqlStore, listener: Listener) -> None:
+    with pytest.raises(ZeroDivisionError), held_open(store, start("a")) as tx:
+        store.driver.notify(tx, "never")
+        raise ZeroDivisionError
+    store.apply([start("b")], helpers_wanted=True)
+    eventually(
+        lambda: bool(heard := listener.wait(1)) and heard != [""] and "never" not in heard, "news of b"
+    )
+
+
+def test_more_news_than_a_notification_holds_does_not_fail_the_commit(
+    store: SqlStore, listener: Listener
+) -> None:
+    main = executing(store)
+    for number in range(120):
+        one(store, begetting(main, f"{'child' * 40}-{number}"))
+    hearing = hear(listener)
+    is_listening(store, hearing)
+    assert len(store.cancel("run", reason=None, now=NOW)) == 121
+    assert hearing.result() == [""]
+
+
+def test_waking_others_does_not_disturb_the_writers_beside_it(store: SqlStore, listener: Listener) -> None:
+    """On MySQL the wake-up is a statement on the writer's own connection."""
+
+    def begin_many(name: str) -> int:
+        created = 0
+        for number in range(30):
+            created += one_with_helpers(store, start(f"{name}-{number}"))
+        return created
+
+    attempts = [Attempt(lambda name=name: begin_many(name)) for name in "abcd"]  # type: ignore[misc]
+    assert sum(attempt.result() for attempt in attempts) == 120
+    assert len(store.runs(limit=200)) == 120
+    assert listener.wait(5)
+
+
+def one_with_helpers(store: SqlStore, operation: Start) -> int:
+    [answer] = store.apply([operation], helpers_wanted=True).answers
+    return int(answer[0].created)
+
+
+def test_a_silent_database_wakes_nobody_in_vain(store: SqlStore, listener: Listener) -> None:
+    if store.dialect == "mysql":
+        assert isinstance(listener, MySqlListener)
+        assert not listener._sleep(0.01)
+    else:
+        listener.wait(0)
+        assert listener.wait(0) == []
+
+
+# -- Signs of life ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offices(store: SqlStore, rival: SqlStore) -> Iterator[tuple[Office, Office]]:
+    ours, theirs = store.driver.office(), rival.driver.office()
+    yield ours, theirs
+    ours.leave()
+    theirs.leave()
+
+
+@pytest.fixture
+def worker() -> WorkerRow:
+    # Named locks of MySQL are the whole server's.
+    return worker_row(f"w-{uuid4()}", lock_no=uuid4().int % (1 << 62))
+
+
+@pytest.fixture
+def nobody() -> WorkerRow:
+    return worker_row(f"w-{uuid4()}", lock_no=uuid4().int % (1 << 62))
+
+
+def test_who_took_office_is_seen_to_live(
+    offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+) -> None:
+    ours, theirs = offices
+    ours.take(worker)
+    ours.take(worker)
+    assert theirs.vacant([worker, nobody]) == {nobody.id}
+    assert theirs.vacant([]) == set()
+
+
+def test_who_left_is_seen_to_be_gone(offices: tuple[Office, Office], worker: WorkerRow) -> None:
+    ours, theirs = offices
+    ours.take(worker)
+    ours.leave()
+    assert theirs.vacant([worker]) == {worker.id}
+    ours.leave()
+
+
+def test_who_begins_anew_leaves_the_old_office(
+    offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+) -> None:
+    ours, theirs = offices
+    ours.take(nobody)
+    ours.take(worker)
+    assert theirs.vacant([worker, nobody]) == {nobody.id}
+
+
+def test_looking_for_others_needs_no_office_of_ones_own(
+    offices: tuple[Office, Office], nobody: WorkerRow
+) -> None:
+    assert offices[0].vacant([nobody]) == {nobody.id}
+
+
+def test_a_sign_of_life_that_was_cut_off_is_renewed(
+    store: SqlStore, offices: tuple[Office, Office], worker: WorkerRow
+) -> None:
+    ours, theirs = offices
+    ours.take(worker)
+    cut_off(store, ours)
+    eventually(lambda: bool(theirs.vacant([worker])), "others see that the sign is gone")
+    if not isinstance(ours, LockFiles):
+        ours._sure_until = 0.0  # type: ignore[attr-defined] # five seconds later
+    ours.take(worker)
+    assert theirs.vacant([worker]) == set()
+
+
+def cut_off(store: SqlStore, office: Office) -> None:
+    if isinstance(office, LockFiles):
+        assert office._mine is not None
+        office._mine[0].unlink()
+        return
+    connection = office._connection  # type: ignore[attr-defined]
+    with store._reading() as tx:
+        if store.dialect == "postgres":
+            tx.query("SELECT pg_terminate_backend(%(pid)s)", pid=connection.info.backend_pid)
+        else:
+            tx.run(f"KILL {connection.thread_id()}")
+
+
+TAKE_OFFICE = """
+import sys
+from detent.kernel.model import WorkerRow
+from detent.stores.opening import open_store
+url, id, lock_no = sys.argv[1:]
+office = open_store(url).driver.office()
+office.take(WorkerRow(id=id, name="", pid=0, queues="", concurrency=0, lock_no=int(lock_no),
+                      started_at=0, beat_at=0, lease_until=0))
+print("in office", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.acceptance
+def test_a_killed_process_is_seen_dead(
+    module_url: str, offices: tuple[Office, Office], worker: WorkerRow
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TAKE_OFFICE, module_url, worker.id, str(worker.lock_no)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"in office\n"
+            assert offices[0].vacant([worker]) == set()
+        finally:
+            process.kill()
+    eventually(lambda: offices[0].vacant([worker]) == {worker.id}, "its sign of life is gone")
+
+
+def test_two_listeners_both_hear(store: SqlStore, another: Callable[[], SqlStore]) -> None:
+    listeners = [another().driver.listener() for _ in range(2)]
+    try:
+        hearings = [hear(listener) for listener in listeners]
+        for hearing in hearings:
+            is_listening(store, hearing)
+        if store.dialect == "mysql":
+            both_listen(store)
+        store.apply([start()], helpers_wanted=True)
+        assert all(hearing.result() for hearing in hearings)
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def both_listen(store: SqlStore) -> None:
+    sleeping = (
+        "SELECT COUNT(*) FROM information_schema.processlist"
+        " WHERE db = DATABASE() AND info LIKE 'SELECT SLEEP(%%'"
+    )
+    with store._reading() as tx:
+        eventually(lambda: bool(tx.query(sleeping)[0][0] == 2), "both listeners sleep in the server")
+
+
+def test_a_timer_start_is_no_news_for_idle_workers(store: SqlStore) -> None:
+    later = new_main(state="timer", scheduled_for=NOW + 60 * SECOND)
+    enlist(store, "w1")
+    applied = store.apply([Start(runs=[new_run()], executions=[later])], helpers_wanted=True)
+    assert not applied.made_ready

@@ -1,0 +1,128 @@
+"""What the tests of durable functions share: waiting for conditions, gates for steps, crashes."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import detent
+
+PATIENCE = 20.0  # seconds until a condition that does not come true fails its test
+SOON = 0.12  # seconds: long enough for a run to let go of its worker, short enough for a test
+
+
+class Apps(Protocol):
+    def __call__(self, *include: Any, worker: bool = True, **settings: Any) -> detent.App: ...
+
+
+class Gate:
+    """A step waits here until the test lets it through."""
+
+    def __init__(self) -> None:
+        self._arrivals = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def pass_through(self) -> None:
+        """For steps: say that we are here, and wait."""
+        self._arrivals.release()
+        assert self._open.wait(PATIENCE), "nobody opened the gate"
+
+    def wait_for_arrival(self) -> None:
+        """For tests: return when somebody has come to the gate."""
+        assert self._arrivals.acquire(timeout=PATIENCE), "nobody came to the gate"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def eventually(condition: Callable[[], Any], what: str = "the condition") -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.005)
+
+
+def result(run: detent.Run[Any]) -> Any:
+    """The run's result, or how it failed; never waits for ever."""
+    return run.result(timeout=PATIENCE)
+
+
+def state(run: detent.Run[Any]) -> str:
+    return run.refresh().state
+
+
+def is_over(run: detent.Run[Any]) -> bool:
+    return state(run) in ("finished", "failed", "canceled")
+
+
+def wait_for(run: detent.Run[Any], *states: str) -> None:
+    eventually(lambda: state(run) in states, f"{run!r} is {' or '.join(states)}")
+
+
+def wait_parked(run: detent.Run[Any]) -> None:
+    """Return when the run waits, and no worker holds it."""
+    eventually(lambda: state(run) == "ready" and main(run).state == "scheduled", f"{run!r} waits")
+
+
+def main(run: detent.Run[Any]) -> Any:
+    """The latest attempt at the run's main function."""
+    return [item for item in run.executions() if item.kind == "main"][-1]
+
+
+def failure(run: detent.Run[Any]) -> Exception:
+    """The error that waiting for the run raises."""
+    try:
+        value = result(run)
+    except Exception as error:
+        return error
+    raise AssertionError(f"{run!r} returned {value!r}")
+
+
+def recorded(run: detent.Run[Any], *kinds: str) -> list[str]:
+    """The keys that the run's journal holds, in order."""
+    return [
+        item.node
+        for item in run.executions()
+        if item.kind != "main" and (not kinds or item.kind in kinds) and item.finished_at is not None
+    ]
+
+
+def events(run: detent.Run[Any], name: str) -> list[Any]:
+    """The details of the lines of that name in the run's history."""
+    return [event.detail for event in run.history() if event.event == name]
+
+
+def crash(app: detent.App, *, buried_by: detent.App, max_recoveries: int = 5) -> None:
+    """The app's process is dead: nothing of it reaches the database any more, and others take over."""
+    worker = app.engine.worker
+    assert worker is not None
+    worker.vanish()
+    bury(app, buried_by=buried_by, max_recoveries=max_recoveries)
+
+
+def bury(app: detent.App, *, buried_by: detent.App, max_recoveries: int = 5) -> None:
+    """Others think that the app's worker is dead; it does not know yet."""
+    assert app.engine.worker is not None
+    engine = buried_by.engine
+    engine.store.bury(app.engine.worker.id, max_recoveries=max_recoveries, now=engine.clock.now())
+    if engine.worker is not None:
+        engine.worker.poke()
+
+
+class CardDeclined(Exception):
+    """A custom exception with fields, as people write them."""
+
+    def __init__(self, code: int, *, card: str) -> None:
+        super().__init__(f"card {card} declined with {code}")
+        self.code = code
+        self.card = card
+
+
+class Unrebuildable(Exception):
+    """One that holds what has no JSON form."""
+
+    def __init__(self) -> None:
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
