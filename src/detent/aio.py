@@ -127,7 +127,8 @@ class AsyncApp:
             rows = self.engine.started(start, answers)
         else:
             rows = await _in_thread(lambda: self.engine.started(start, answers))
-        return [AsyncRun(self, row) for row in rows]
+        created = {answer.id for answer in answers if answer.created}
+        return [AsyncRun(self, row, fresh=row.id in created) for row in rows]
 
 
 class AsyncStarter:
@@ -154,9 +155,10 @@ class AsyncStarter:
 class AsyncRun(Generic[R]):
     """One workflow in the database; see `detent.Run`."""
 
-    def __init__(self, app: AsyncApp, row: RunRow) -> None:
+    def __init__(self, app: AsyncApp, row: RunRow, *, fresh: bool = False) -> None:
         self._app = app
         self._row = row
+        self._fresh = fresh
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.type}, {self.state}>"
@@ -193,8 +195,12 @@ class AsyncRun(Generic[R]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[RunEnd] = loop.create_future()
         waiter = engine.wait_for(
-            self.id, lambda end: _answer_soon(loop, answer, end), wants_pauses=not wait_paused
+            self._row,
+            lambda end: _answer_soon(loop, answer, end),
+            wants_pauses=not wait_paused,
+            fresh=self._fresh,
         )
+        self._fresh = False
         try:
             async with asyncio.timeout(None if timeout is None else span_micros(timeout) / 1e6):
                 return await answer

@@ -153,7 +153,8 @@ class App:
         except BaseException:
             self.engine.started(start, None)
             raise
-        return [Run(self, row) for row in self.engine.started(start, answers)]
+        created = {answer.id for answer in answers if answer.created}
+        return [Run(self, row, fresh=row.id in created) for row in self.engine.started(start, answers)]
 
 
 class Starter:
@@ -210,9 +211,10 @@ class Run(Generic[R]):
     What it knows is as of the last `refresh()`; waiting and control refresh it.
     """
 
-    def __init__(self, app: App, row: RunRow) -> None:
+    def __init__(self, app: App, row: RunRow, *, fresh: bool = False) -> None:
         self._app = app
         self._row = row
+        self._fresh = fresh  # just started here, and never asked for since
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.type}, {self.state}>"
@@ -268,7 +270,10 @@ class Run(Generic[R]):
     def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._app.engine
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
-        waiter = engine.wait_for(self.id, answer.put, wants_pauses=not wait_paused)
+        waiter = engine.wait_for(
+            self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh
+        )
+        self._fresh = False
         try:
             return answer.get(timeout=None if timeout is None else max(0.0, span_micros(timeout) / 1e6))
         except queue.Empty:

@@ -112,12 +112,26 @@ class Committer:
         return entry.outcome()
 
     async def arun(self, operation: Operation, *, forever: bool = False) -> Any:
-        """The same from asyncio."""
+        """The same from asyncio.
+
+        It cannot be called back once it is on its way, and its answer must not be lost: a
+        cancellation waits for it, and comes to the caller at its next await.
+        """
         entry = _Entry(operation, None if forever else self.patience)
         entry.loop = asyncio.get_running_loop()
         entry.future = entry.loop.create_future()
         self._post(entry)
-        return await entry.future
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            if entry.future.cancelled():
+                entry.future = entry.loop.create_future()
+            task = asyncio.current_task()
+            answer = await entry.future
+            if task is not None:
+                task.uncancel()
+                task.cancel()
+            return answer
 
     def post(self, operation: Operation) -> None:
         """Commit some time soon; nobody waits for it."""

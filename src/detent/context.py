@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from .errors import InvalidState, StepOutsideRun
+from .kernel.model import MAIN
 
 T = TypeVar("T")
 Routine = Generator[Any, Any, T]
@@ -163,6 +164,13 @@ class Context:
 
         Without `key` the place is counted, so the items must come in the same order again.
         """
+        if self.key == MAIN:
+            raise InvalidState(
+                "iterate in the body of",
+                self.run.id,
+                "not a step",
+                "just loop: the steps that it calls are remembered",
+            )
         return Cursor(self, self._backend, items, key)
 
     def next_start_id(self) -> str:
@@ -243,7 +251,7 @@ def current_step() -> Context | None:
 # started inside of a run are remembered, and a step called in one without the run's
 # context is refused.
 
-_strays: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_strays: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def watch_threads() -> None:
@@ -257,15 +265,14 @@ _watching = threading.Event()
 
 
 def _on_audit(event: str, args: tuple[Any, ...]) -> None:
-    if event == "_thread.start_new_thread":
+    if event in ("_thread.start_new_thread", "_thread.start_joinable_thread"):
         frame = frame_var.get()
         thread = getattr(args[0], "__self__", None)
         if frame is not None and step_var.get() is None and isinstance(thread, threading.Thread):
-            _strays[thread] = weakref.ref(frame)
+            _strays.add(thread)
 
 
 def _refuse_stray_thread(what: str) -> None:
-    starter = _strays.get(threading.current_thread())
-    frame = starter() if starter is not None else None
-    if frame is not None and frame.live:
-        raise StepOutsideRun(what, "a thread that the workflow started")
+    # Also when that run is over: a pool of threads, once begun by a workflow, goes on to serve others.
+    if _strays and threading.current_thread() in _strays:
+        raise StepOutsideRun(what, "a thread that a workflow started")

@@ -27,7 +27,9 @@ from .errors import (
     DatabaseUnavailable,
     DefinitionError,
     RunCanceled,
+    RunFailed,
     RunPaused,
+    StepFailed,
     TransactionMisused,
     UnknownDefinition,
     UnknownQueue,
@@ -50,6 +52,7 @@ from .kernel.model import (
     Settled,
     Start,
     Started,
+    due_of,
 )
 
 from .kernel.policies import DEFAULT_MAX_RECOVERIES
@@ -126,7 +129,7 @@ class Engine:
         self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
         self._guard = threading.RLock()
-        self.waiters = Waiters(self.store, self._ends_here)
+        self.waiters = Waiters(self.store)
         self._listening = threading.Event()
         self._listener: threading.Thread | None = None
 
@@ -249,6 +252,8 @@ class Engine:
             for operation in operations:
                 if isinstance(operation, Send):
                     self.worker.tell(operation.run_id, None)
+                elif (due := due_of(operation)) is not None:
+                    self.worker.expect(due)
 
     def _listen(self) -> None:
         """Hear from other processes, in a thread of its own, from now on."""
@@ -325,6 +330,7 @@ class Engine:
         chosen = options.id is not None
         if chosen and len(calls) != 1:
             raise ConfigurationError("an id names one run; start_many() starts several")
+        idempotent = chosen
         for args, kwargs in calls:
             args = workflow.without_context(args)
             workflow.check_arguments(args, kwargs)
@@ -340,13 +346,13 @@ class Engine:
                 due=due,
                 deadline=deadline,
             )
-            chosen = chosen or given
+            idempotent = idempotent or given
             if hero is not None:
                 run.hero_type, run.hero_id = hero
                 run.exclusive = int(not options.allow_multiple)
             runs.append(run)
             mains.append(main)
-        return Start(runs=runs, executions=mains, chosen=chosen)
+        return Start(runs=runs, executions=mains, chosen=idempotent)
 
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
         """After the commit (or, without answers, instead of it): begin what is leased to us."""
@@ -445,24 +451,24 @@ class Engine:
         if end.state == RunState.CANCELED:
             raise RunCanceled(row.id)
         if end.state == RunState.FAILED:
-            raise raisable(row.type, end.error)
+            raise _run_error(row, end.error)
         reason = "by an operator"
         if end.error is not None:
             stored = decode_error(end.error)
             reason = f"{stored.type.rpartition('.')[2]}: {stored.message}"
         paused = RunPaused(row.id, reason)
-        raise paused from (raisable(row.type, end.error) if end.error is not None else None)
+        raise paused from (_run_error(row, end.error) if end.error is not None else None)
 
-    def wait_for(self, run_id: str, wake: Callable[[RunEnd], None], *, wants_pauses: bool) -> Waiter:
+    def wait_for(
+        self, row: RunRow, wake: Callable[[RunEnd], None], *, wants_pauses: bool, fresh: bool
+    ) -> Waiter:
         """Call `wake` with the run's end, once; `waiters.remove` stops that."""
         if self.worker is None:
             self._listen()
-        waiter = Waiter(run_id, wake, wants_pauses=wants_pauses)
+        ours = self.worker is not None and self.worker.serves(row.type, row.queue)
+        waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh)
         self.waiters.add(waiter)
         return waiter
-
-    def _ends_here(self, run_id: str) -> bool | None:
-        return None if self.worker is None else self.worker.holds(run_id)
 
     def returns(self, type: str) -> Any:
         """The type that a run's result is decoded to."""
@@ -486,6 +492,14 @@ class Engine:
         run.forked_from = run_id
         steps = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
         return Start(runs=[run], executions=[main], steps=steps, chosen=chosen, remote=True)
+
+
+def _run_error(row: RunRow, text: str | None) -> Exception:
+    """A run's own error; RunFailed where its class cannot be rebuilt."""
+    error = raisable(row.type, text)
+    if isinstance(error, StepFailed) and error.step == row.type:
+        return RunFailed(row.id, error.type, error.message)
+    return error
 
 
 def _run_id(name: str) -> tuple[str, bool]:

@@ -13,6 +13,7 @@ import threading
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from .context import Context, Frame, current_frame
@@ -46,6 +47,7 @@ class Definition(Generic[P, R]):
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
         self._hints: dict[str, Any] | None = None
+        self._argument_types: dict[tuple[int, tuple[str, ...]], tuple[list[Any], dict[str, Any]]] = {}
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -62,25 +64,21 @@ class Definition(Generic[P, R]):
             try:
                 self._hints = typing.get_type_hints(self.function, include_extras=True)
             except (NameError, TypeError, AttributeError):
-                self._hints = {}
+                return {}
         return self._hints
 
-    @property
+    @cached_property
     def returns(self) -> Any:
         """The type that results are decoded to; Any where the annotation says nothing of use."""
-        hint = self.hints.get("return", Any)
-        return _decodable(hint)
+        return _decodable(self.hints.get("return", Any))
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         """Whether a first parameter `ctx`, or one annotated `detent.Context`, asks for the context."""
-        first = self._context_place()
-        if first is None:
+        if not self._parameters:
             return False
+        first = self._parameters[0]
         return first.name == "ctx" or self.hints.get(first.name) is Context
-
-    def _context_place(self) -> inspect.Parameter | None:
-        return self._parameters[0] if self._parameters else None
 
     def without_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments without a context that was passed on."""
@@ -92,18 +90,33 @@ class Definition(Generic[P, R]):
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise TypeError, as the call itself would, before anything is stored."""
+        if not kwargs and len(args) == self._plain_arity:
+            return
         placeholders = [None] * self.given_by_engine
         try:
             self._signature.bind(*placeholders, *args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}") from None
 
-    @property
+    @cached_property
+    def _plain_arity(self) -> int:
+        """How many arguments fill the signature exactly; -1 where it is not that simple."""
+        simple = all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in self._parameters)
+        return len(self._parameters) - self.given_by_engine if simple else -1
+
+    @cached_property
     def given_by_engine(self) -> int:
+        """How many leading parameters the caller does not give."""
         return int(self.wants_context)
 
-    def argument_types(self, count: int, names: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
+    def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The types that stored arguments are decoded to."""
+        found = self._argument_types.get((count, names))
+        if found is None:
+            found = self._argument_types[count, names] = self._find_argument_types(count, names)
+        return found
+
+    def _find_argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         own = self._parameters[self.given_by_engine :]
         positional = [p for p in own if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         rest = next((p for p in own if p.kind is p.VAR_POSITIONAL), None)
@@ -153,7 +166,7 @@ class Step(Definition[P, R]):
             raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
         if executor not in ("thread", "process"):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
-        if executor == "process" and (self.is_async or transactional or self.wants_context):
+        if executor == "process" and (self.is_async or transactional or self.accepts("ctx")):
             raise self._error(
                 "runs in another process, so it cannot be async or transactional, or take a ctx"
             )
@@ -168,7 +181,7 @@ class Step(Definition[P, R]):
         self.priority = priority
         self.compensation: Step[Any, Any] | None = None
 
-    @property
+    @cached_property
     def given_by_engine(self) -> int:
         return int(self.wants_context) + int(self.transactional)
 

@@ -26,26 +26,35 @@ LARGEST_KEPT = 2_000  # ... and how long their results may be
 class Waiter:
     """Waits for one run; `wake` is called once, with the run's end."""
 
-    __slots__ = ("looked", "run_id", "wake", "wants_pauses")
+    __slots__ = ("looked", "ours", "run_id", "wake", "wants_pauses")
 
-    def __init__(self, run_id: str, wake: Callable[[RunEnd], None], *, wants_pauses: bool) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        wake: Callable[[RunEnd], None],
+        *,
+        wants_pauses: bool,
+        ours: bool = False,
+        fresh: bool = False,
+    ) -> None:
         self.run_id = run_id
         self.wake = wake
         self.wants_pauses = wants_pauses
-        self.looked = 0
+        self.ours = ours  # our own worker may well be the one that ends it
+        # How often the database was asked; a run that was just started here is known not to be over.
+        self.looked = int(ours and fresh)
 
 
 class Waiters:
     """All that wait in this process, and the thread that looks for them."""
 
-    def __init__(self, store: SqlStore, ends_here: Callable[[str], bool | None]) -> None:
+    def __init__(self, store: SqlStore) -> None:
         self._store = store
-        # True: it runs here; False: here is a worker, it may come to it; None: others do it.
-        self._ends_here = ends_here
         self._guard = threading.Lock()
         self._waiting: dict[str, list[Waiter]] = {}
         self._finished: OrderedDict[str, RunEnd] = OrderedDict()
         self._news = threading.Event()
+        self._everybody = False
         self._closed = True
         self._thread: threading.Thread | None = None
 
@@ -60,7 +69,7 @@ class Waiters:
                 self._closed = False
                 self._thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
                 self._thread.start()
-        if not self._ends_here(waiter.run_id):
+        if not waiter.looked:
             self._news.set()
 
     def remove(self, waiter: Waiter) -> None:
@@ -81,10 +90,7 @@ class Waiters:
     def heard(self) -> None:
         """Another process ended something, or may have."""
         if self._waiting:
-            with self._guard:
-                for waiters in self._waiting.values():
-                    for waiter in waiters:
-                        waiter.looked = 0
+            self._everybody = True
             self._news.set()
 
     def close(self) -> None:
@@ -115,7 +121,8 @@ class Waiters:
             news = self._news.wait(wait)
             self._news.clear()
             try:
-                more = self._look(everybody=not news)
+                everybody, self._everybody = self._everybody or not news, False
+                more = self._look(everybody=everybody)
                 wait = SOON if more else LOOK_AGAIN
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
@@ -130,8 +137,7 @@ class Waiters:
             return False
         runs = {waiter.run_id for waiter in asked}
         # To be told by others costs a write, so whatever our own worker may end soon is not watched yet.
-        watch = {w.run_id for w in asked if (w.looked or self._ends_here(w.run_id) is None)}
-        watch = {run for run in watch if not self._ends_here(run)}
+        watch = {waiter.run_id for waiter in asked if not waiter.ours or waiter.looked > 1}
         for waiter in asked:
             waiter.looked += 1
         for run_id, end in self._store.ends(sorted(runs), watch=sorted(watch)):

@@ -174,7 +174,9 @@ def _errors(app: App) -> list[Any]:
 
 def settled_once(app: App, count: int) -> None:
     """Every run ended by one execution, and left nothing behind."""
-    ends = query(app, "SELECT run_id, COUNT(*) FROM detent_executions WHERE outcome = 'success' GROUP BY run_id")
+    ends = query(
+        app, "SELECT run_id, COUNT(*) FROM detent_executions WHERE outcome = 'success' GROUP BY run_id"
+    )
     assert len(ends) == count
     assert {number for _, number in ends} == {1}
     left = query(

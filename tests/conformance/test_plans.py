@@ -15,11 +15,11 @@ from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step,
 
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
-    pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages claim claimed
-    claimed_runs due_timers promote next_due held_by progressed release lock_run hold unhold cancel_executions
-    children delete_steps latest hero_run run executions journal history unread_messages
+    pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages
+    claim claimed claimed_runs due_timers promote next_due held_by progressed release lock_run
+    hold unhold cancel_executions children delete_steps latest hero_run run executions
+    journal history unread_messages
 """.split()
-IN_ORDER = {"claim", "due_timers"}
 BACKLOG = 2000
 
 
@@ -42,18 +42,21 @@ def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
         )
     with store._writer.autocommit() as tx:
         for table in ("runs", "executions", "steps"):
-            tx.query(f"ANALYZE TABLE detent_{table}") if store.dialect == "mysql" else tx.run(
-                f"ANALYZE detent_{table}"
-            )
+            if store.dialect == "mysql":
+                tx.query(f"ANALYZE TABLE detent_{table}")
+            elif store.dialect == "postgres":  # nobody does it on SQLite, which is the better for it
+                tx.run(f"ANALYZE detent_{table}")
     return store
 
 
-@pytest.mark.parametrize("name", HOT)
-def test_what_is_hot_goes_through_an_index(filled: SqlStore, name: str) -> None:
-    plan = explain(filled, name)
-    assert not whole_tables(filled.dialect, plan), plan
-    if name in IN_ORDER:
-        assert not re.search(r"Sort|filesort|TEMP B-TREE", plan), plan
+def test_what_is_hot_goes_through_an_index(filled: SqlStore) -> None:
+    plans = {name: explain(filled, name) for name in HOT}
+    assert not {name: plan for name, plan in plans.items() if whole_tables(filled.dialect, plan)}
+
+
+def test_claiming_sorts_nothing(filled: SqlStore) -> None:
+    plans = {name: explain(filled, name) for name in ("claim", "due_timers")}
+    assert not {name: plan for name, plan in plans.items() if re.search(r"Sort|filesort|TEMP B-TREE", plan)}
 
 
 def explain(store: SqlStore, name: str) -> str:

@@ -50,7 +50,7 @@ def call_of(
             named[keyword[1]] = keyword[2]
         else:
             texts.append(text)
-    types, named_types = definition.argument_types(len(texts), named)
+    types, named_types = definition.argument_types(len(texts), tuple(named))
     args = tuple(_fitting(codec, text, type, repr(text)) for text, type in zip(texts, types, strict=True))
     kwargs = {name: _fitting(codec, text, named_types[name], name) for name, text in named.items()}
     try:

@@ -5,7 +5,8 @@ A step is known by its name and by how often it was asked for in its scope:
 
 A scope is the main line of the workflow, or one task that it started; tasks
 count for themselves, because which of two gets on first may differ from replay
-to replay.  The main line writes `charge#2`, its first task `1/charge#2`.
+to replay.  The main line writes `charge#2`, a task of `branch()` writes
+`branch:charge#2`, the next one `branch#2:charge#2`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Scope:
     def __init__(self, path: str = "") -> None:
         self.path = path
         self._counts: dict[str, int] = {}
-        self._children = 0
+        self._children: dict[str, int] = {}
 
     def key(self, name: str) -> str:
         """The key of the next call of `name`."""
@@ -34,9 +35,11 @@ class Scope:
         key = name if count == 1 else f"{name}#{count}"
         return f"{self.path}{key}"
 
-    def child(self) -> Scope:
-        self._children += 1
-        return Scope(f"{self.path}{self._children}/")
+    def child(self, name: str) -> Scope:
+        """The scope of the next task of a function of that name."""
+        count = self._children.get(name, 0) + 1
+        self._children[name] = count
+        return Scope(f"{self.path}{name if count == 1 else f'{name}#{count}'}:")
 
 
 class Journal:

@@ -293,6 +293,7 @@ class Settle(Operation):
     plan: SettlePlan
     parent: str | None = None
     steps: list[Step] = []
+    unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
 
 
 class Send(Operation):
@@ -303,6 +304,18 @@ class Send(Operation):
     name: str
     value: str
     sent_at: int
+
+
+def due_of(operation: Operation) -> int | None:
+    """When something that this operation puts down is due."""
+    if isinstance(operation, Park):
+        return operation.wake_at
+    if isinstance(operation, Settle):
+        return operation.plan.again.scheduled_for if operation.plan.again is not None else None
+    if isinstance(operation, Start):
+        timers = [row.scheduled_for for row in operation.executions if row.state == ExecutionState.TIMER]
+        return min((due for due in timers if due is not None), default=None)
+    return None
 
 
 # Answers.

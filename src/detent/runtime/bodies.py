@@ -19,6 +19,7 @@ from .services import Services
 from .transactions import AsyncTransaction, Transaction, in_transaction
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+MOST_CONFLICTS = 20  # deadlocks and serialisation failures in a row that a transactional step may meet
 
 
 def call(services: Services, body: Body) -> Any:
@@ -73,6 +74,12 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
             if limit.expired():
                 raise StepTimeout(step.name, step.timeout) from None
             raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled the step: it awaited something that was.
+        raise RuntimeError(f"step {step.name!r} awaited something that was cancelled") from error
     finally:
         step_var.reset(token)
 
@@ -108,7 +115,7 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
 
     Where the connection is lost, the journal tells whether the commit went through.
     """
-    wait = _FIRST_WAIT
+    wait, conflicts = _FIRST_WAIT, 0
     value: Any = None
     while True:
         try:
@@ -119,7 +126,11 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
                     raise Abandoned
             return value
         except Exception as error:
-            if services.store.driver.trouble(error) is not Trouble.GONE:
+            trouble = services.store.driver.trouble(error)
+            if trouble is Trouble.RETRY and conflicts < MOST_CONFLICTS:
+                conflicts += 1  # rolled back whole, in favour of another transaction
+                continue
+            if trouble is not Trouble.GONE:
                 raise
         while True:
             time.sleep(wait)

@@ -30,7 +30,7 @@ def decode_call(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return stored arguments as the definition's annotations want them."""
     call: _StoredCall = codec.decode(text, _StoredCall, f"the input of {definition.name!r}")
-    kinds, named = definition.argument_types(len(call.args), call.kwargs)
+    kinds, named = definition.argument_types(len(call.args), tuple(call.kwargs))
     what = f"an argument of {definition.name!r}"
     args = tuple(codec.convert(raw, kind, what) for raw, kind in zip(call.args, kinds, strict=True))
     kwargs = {

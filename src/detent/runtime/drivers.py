@@ -60,25 +60,28 @@ def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
 class Idling:
     """Knows when nothing goes on in an async workflow any more, and then asks it to leave."""
 
-    def __init__(self, services: Services, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self, services: Services, branches: set[asyncio.Task[Any]], on_idle: Callable[[], None]
+    ) -> None:
         self._services = services
+        self._branches = branches
         self._on_idle = on_idle
-        self._busy = 0
         self._moves = 0
-        self._waiting: dict[asyncio.Future[None], tuple[Wait, bool]] = {}
+        self._waiting: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any] | None]] = {}
+        self.busy = 0
         self.main: asyncio.Task[Any] | None = None
 
     def waits(self) -> list[Wait]:
         return [wait for wait, _ in self._waiting.values()]
 
     def begin(self) -> None:
-        self._busy += 1
+        self.busy += 1
         self._moves += 1
 
     def end(self) -> None:
-        self._busy -= 1
+        self.busy -= 1
         self._moves += 1
-        if self._waiting and not self._busy:
+        if self._waiting and not self.busy:
             asyncio.get_running_loop().call_soon(self._consider)
 
     def poke(self) -> None:
@@ -87,11 +90,17 @@ class Idling:
             if not future.done():
                 future.set_result(None)
 
+    def leave(self, signal: type[BaseException]) -> None:
+        """Raise a signal in all that waits."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(signal())
+
     async def wait(self, wait: Wait) -> None:
         """Return when it is worth looking again."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting[future] = (wait, asyncio.current_task() is self.main)
+        self._waiting[future] = (wait, asyncio.current_task())
         loop.call_soon(self._consider)
         try:
             async with asyncio.timeout(self._patience(wait)):
@@ -105,21 +114,24 @@ class Idling:
     def _patience(self, wait: Wait) -> float | None:
         if self._services.clock.virtual:
             return RECHECK / 20
-        due = None if wait.wake_at is None else max(0.0, (wait.wake_at - self._services.clock.now()) / 1e6)
+        due = None if wait.wake_at is None else (wait.wake_at - self._services.clock.now()) / 1e6
+        if due is not None and due <= 0:
+            return RECHECK / 20  # it only wants to be put down; another branch keeps the run here
         if not wait.awaits:
             return due
         return RECHECK if due is None else min(due, RECHECK)
 
     def _consider(self) -> None:
-        if self._busy or not self._waiting:
+        if self.busy or not self._waiting:
             return
-        if any(is_main for _, is_main in self._waiting.values()):
+        waiting = {task for _, task in self._waiting.values()}
+        if self.main in waiting and self._branches <= waiting:
             self._on_idle()
         else:
             asyncio.get_running_loop().call_later(LINGER, self._leave_if_still, self._moves)
 
     def _leave_if_still(self, moves: int) -> None:
-        if moves == self._moves and self._waiting and not self._busy:
+        if moves == self._moves and self._waiting and not self.busy:
             self._on_idle()
 
 

@@ -30,17 +30,24 @@ def describe(error: BaseException) -> Error:
     trace = "".join(traceback.format_exception(error))
     stored = Error(
         type=f"{cls.__module__}.{cls.__qualname__}",
-        message=plain(str(error))[:_LONGEST_MESSAGE],
+        message=plain(_message(error))[:_LONGEST_MESSAGE],
         traceback=plain(trace)[-_LONGEST_TRACEBACK:],
         args=args,
         fields=fields or None,
     )
     if args is not None and fields is not None:
         again = _rebuild(stored)
-        stored.rebuildable = type(again) is cls and str(again) == str(error)
+        stored.rebuildable = again is not None and type(again) is cls and _message(again) == _message(error)
     if not stored.rebuildable:
         stored.args = stored.fields = None
     return stored
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # its own __str__ fails
+        return f"({type(broken).__name__} in {type(error).__name__}.__str__)"
 
 
 def encode_error(error: BaseException) -> str:

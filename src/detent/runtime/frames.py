@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ..context import Canceled, Routine, Suspended
+from ..context import Abandoned, Canceled, Routine, Signal, Suspended
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
 from ..kernel.journal import Scope
 from ..kernel.model import Claimed
 from . import spawning, waits
-from .drivers import Idling, adrive, drive
+from .branches import scope_var, see_branches
+from .drivers import RECHECK, Idling, adrive, drive
 from .frame import FrameCore
 from .guard import StepGuard
 from .requests import MainBody, Wait
 from .services import Services
 
 T = TypeVar("T")
-_scope: contextvars.ContextVar[tuple[Any, Scope] | None] = contextvars.ContextVar(
-    "detent_scope", default=None
-)
 
 
 class Frame(FrameCore):
@@ -39,9 +38,11 @@ class Frame(FrameCore):
         super().__init__(services, claimed, definition, steps)
         self.waits: list[Wait] = []  # what the run was put down for
         self.loop_thread: int | None = None
+        self.branches: set[asyncio.Task[Any]] = set()
         self._root = Scope()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idling = Idling(services, self._leave)
+        self._idling = Idling(services, self.branches, self._leave)
+        self._flushing: set[asyncio.Task[None]] = set()
 
     def drive(self, routine: Routine[T]) -> T:
         try:
@@ -53,21 +54,14 @@ class Frame(FrameCore):
     async def adrive(self, routine: Routine[T]) -> T:
         if self.suspending:
             raise asyncio.CancelledError
+        if self._loop is None:  # asyncio.run() inside of a `def`
+            see_branches(asyncio.get_running_loop())
         return await adrive(self.services, routine, self._idling)
 
     def scope(self) -> Scope:
         """The line of calls that we are on: the main one, or that of a task of the workflow."""
-        if self._loop is None:
-            return self._root
-        task = asyncio.current_task()
-        if task is None or task is self._idling.main:
-            return self._root
-        found = _scope.get()
-        if found is not None and found[0] is task:
-            return found[1]
-        scope = (found[1] if found is not None else self._root).child()
-        _scope.set((task, scope))
-        return scope
+        found = scope_var.get()
+        return found[1] if found is not None and found[0] is self else self._root
 
     def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
         return self.call_step(step, self.scope().key(step.name), "step", args, kwargs)
@@ -87,14 +81,20 @@ class Frame(FrameCore):
         if self.outgoing:
             if self.loop_thread == threading.get_ident():
                 # Nothing may block the loop: it becomes durable a moment later, and many at once.
-                asyncio.get_running_loop().create_task(self._flush_soon())
+                # In a context of its own: it is no branch of the workflow.
+                flushing = asyncio.get_running_loop().create_task(
+                    self._flush_soon(), context=contextvars.Context()
+                )
+                self._flushing.add(flushing)
+                flushing.add_done_callback(self._flushing.discard)
             else:
                 self.drive(self.checkpoint())
         return handles
 
     async def _flush_soon(self) -> None:
         if self.outgoing and not self.suspending:
-            await self.adrive(self.flush_outgoing())
+            with contextlib.suppress(Signal):  # whoever waits for it meets the same
+                await self.adrive(self.flush_outgoing())
 
     def flush_outgoing(self) -> Routine[None]:
         return spawning.flush(self)
@@ -136,20 +136,35 @@ class Frame(FrameCore):
         self._loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
         self._idling.main = task
+        see_branches(self._loop)
         if self.interrupt is not None:
             self._told_on_loop()
         try:
             return await request.definition.function(*request.args, **request.kwargs)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if self.suspending:
                 raise Suspended from None
             if self.interrupt == "canceled":
                 raise Canceled from None
+            if task.cancelling():
+                raise Abandoned from None  # the loop is going down
+            raise RuntimeError(f"{request.definition.name} awaited something that was cancelled") from error
+        except Suspended:
+            self.suspending = True
             raise
         finally:
             self._idling.main = None
             while task.cancelling():
                 task.uncancel()
+            await self._end_branches()
+
+    async def _end_branches(self) -> None:
+        """What the workflow has started ends with it; what executes while it is put down ends by itself."""
+        while self.suspending and self.live and self._idling.busy and self.branches:
+            await asyncio.wait(self.branches, return_when=asyncio.FIRST_COMPLETED, timeout=RECHECK)
+        for branch in self.branches:
+            branch.cancel()
+        await asyncio.gather(*self.branches, return_exceptions=True)
 
     # From other threads
 
@@ -173,7 +188,13 @@ class Frame(FrameCore):
 
     def _leave(self) -> None:
         """On the loop: take the workflow out of memory."""
-        if not self.suspending and self._idling.main is not None:
+        if self.suspending:
+            return
+        if self._idling.main is not None:
             self.suspending = True
             self.waits = self._idling.waits()
             self._idling.main.cancel()
+        elif self._loop is None:  # asyncio.run() inside of a `def`
+            self.suspending = True
+            self.waits = self._idling.waits()
+            self._idling.leave(Suspended)

@@ -56,22 +56,21 @@ def _workflow(frame: Frame) -> Routine[Ending]:
     if frame.interrupt == "canceled":
         return (yield from _canceled(frame))
     mark = undo.begun(frame)
+    if mark is not None and mark.name == undo.CANCEL:
+        return (yield from _canceled_by_step(frame, mark.error))
     if mark is not None:
         return (yield from _failed(frame, mark.error))
     try:
         value = yield from _body(frame)
         result = frame.encode(value, f"the result of {frame.definition.name!r}")
-        if frame.outgoing or frame.unwritten:
+        if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
             yield from frame.checkpoint()
     except Canceled:
         return (yield from _canceled(frame))
     except PauseRun as signal:
         return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
     except CancelRun as signal:
-        frame.interrupt = "canceled"
-        stored = encode_error(signal.error)
-        yield from undo.undo_all(frame, stored)
-        return Ending(outcome=Outcome.CANCELED_BY_EXCEPTION, now=frame.now(), error=stored)
+        return (yield from _canceled_by_step(frame, encode_error(signal.error)))
     except Exception as error:
         log.info(
             "run %s of %s raised %s", frame.run_id, frame.definition.name, error_line(error), exc_info=error
@@ -109,6 +108,13 @@ def _canceled(frame: Frame) -> Routine[Ending]:
     return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=frame.now())
 
 
+def _canceled_by_step(frame: Frame, error: str | None) -> Routine[Ending]:
+    """A step's policy cancels the run with its error."""
+    frame.interrupt = "canceled"
+    yield from undo.undo_all(frame, error, undo.CANCEL)
+    return Ending(outcome=Outcome.CANCELED_BY_EXCEPTION, now=frame.now(), error=error)
+
+
 def _report_unasked(frame: Frame) -> None:
     """What is recorded, and the code of today did not ask for: kept, and said."""
     if frame.claimed.deliveries > 1:
@@ -118,19 +124,26 @@ def _report_unasked(frame: Frame) -> None:
 
 
 def _settle(frame: Frame, ending: Ending) -> Routine[None]:
-    claimed = frame.claimed
-    answer: Settled = yield Commit(
-        Settle(
-            worker=claimed.worker,
-            key=key_of(claimed),
-            token=claimed.token,
-            now=frame.now(),
-            plan=settle(FUNCTION, claimed, ending),
-            parent=claimed.parent,
-        )
-    )
+    answer: Settled = yield Commit(_settling(frame, ending))
+    if answer.verdict is Verdict.CANCELED:
+        # It was canceled before it could end, and has something to undo.
+        ending = yield from _canceled(frame)
+        answer = yield Commit(_settling(frame, ending))
     if answer.verdict is Verdict.STALE:
         raise Abandoned
+
+
+def _settling(frame: Frame, ending: Ending) -> Settle:
+    claimed = frame.claimed
+    return Settle(
+        worker=claimed.worker,
+        key=key_of(claimed),
+        token=claimed.token,
+        now=frame.now(),
+        plan=settle(FUNCTION, claimed, ending),
+        parent=claimed.parent,
+        unless_canceled=not frame.undoing and undo.needed(frame),
+    )
 
 
 def _park(frame: Frame) -> Routine[None]:

@@ -94,11 +94,15 @@ def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> N
     )
     if step.compensation is not None:
         # Cancelling looks into the journal for what has to be undone.
-        frame.unwritten.append(
-            frame.entry(
-                f"spawned/{key}", "spawned", step.name, StepState.COMPLETED, undo=step.compensation.name
-            )
+        mark = frame.entry(
+            spawned_key(key), "spawned", step.name, StepState.COMPLETED, undo=step.compensation.name
         )
+        frame.unwritten.append(frame.journal.put(mark))
+
+
+def spawned_key(key: str) -> str:
+    """Where it is noted that a spawned step may have to be undone."""
+    return f"spawned/{key}"
 
 
 def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str) -> None:
@@ -241,7 +245,7 @@ def gathered(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[list[A
     yield from frame.checkpoint()
     while missing := [handle for handle in handles if not _done(frame, handle)]:
         if not just_spawned:
-            yield from _look(frame)
+            yield from look(frame)
             missing = [handle for handle in missing if not _done(frame, handle)]
             if not missing:
                 break
@@ -258,7 +262,8 @@ def _done(frame: FrameCore, handle: Handle[Any]) -> bool:
     return entry is not None and entry.state in FINAL
 
 
-def _look(frame: FrameCore) -> Routine[None]:
+def look(frame: FrameCore) -> Routine[None]:
+    """Learn what became of spawned steps and children meanwhile."""
     steps = yield Read(lambda: frame.services.store.journal([frame.run_id])[frame.run_id])
     for step in steps:
         if step.kind in ("spawn", "child"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -32,10 +33,13 @@ class Transaction:
     def cursor(self) -> Any:
         return self._tx.connection.cursor()
 
-    def execute(self, statement: str, parameters: Any = ()) -> Any:
+    def execute(self, statement: str, parameters: Any = None) -> Any:
         """Execute a statement, and return its cursor."""
         cursor = self.cursor()
-        cursor.execute(statement, parameters)
+        if parameters is None:  # not an empty tuple: with it, some drivers look for % in the statement
+            cursor.execute(statement)
+        else:
+            cursor.execute(statement, parameters)
         return cursor
 
     def executemany(self, statement: str, parameters: Any) -> Any:
@@ -54,25 +58,39 @@ class Transaction:
 
 
 class AsyncTransaction:
-    """The same for `async def` steps: statements run in a thread, and are awaited."""
+    """The same for `async def` steps: statements run in a thread, one at a time, and are awaited."""
 
     def __init__(self, tx: Tx, threads: Threads) -> None:
         self._sync = Transaction(tx)
         self._threads = threads
+        self._turn = threading.Lock()
 
     @property
     def connection(self) -> Any:
         return self._sync.connection
 
-    async def execute(self, statement: str, parameters: Any = ()) -> Any:
+    async def execute(self, statement: str, parameters: Any = None) -> Any:
         return await self._run(lambda: self._sync.execute(statement, parameters))
 
     async def executemany(self, statement: str, parameters: Any) -> Any:
         return await self._run(lambda: self._sync.executemany(statement, parameters))
 
-    async def fetchall(self, statement: str, parameters: Any = ()) -> list[Any]:
+    async def fetchall(self, statement: str, parameters: Any = None) -> list[Any]:
         rows: list[Any] = await self._run(lambda: list(self._sync.execute(statement, parameters).fetchall()))
         return rows
 
+    def commit(self) -> None:
+        raise TransactionMisused("commit")
+
+    def rollback(self) -> None:
+        raise TransactionMisused("rollback")
+
+    def close(self) -> None:
+        raise TransactionMisused("close")
+
     async def _run(self, job: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(self._threads.submit(job))
+        def in_turn() -> Any:
+            with self._turn:
+                return job()
+
+        return await asyncio.wrap_future(self._threads.submit(in_turn))

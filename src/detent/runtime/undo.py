@@ -6,20 +6,20 @@ does not run again, only its undoing goes on, whatever crashes meanwhile.
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..context import Routine
-from ..errors import CompensationFailed, UnknownDefinition
-from ..functions import Step
+from ..context import CancelRun, PauseRun, Routine
+from ..errors import CompensationFailed
 from ..kernel import model
+from ..kernel.journal import FINAL
 from ..kernel.model import StepState
 from .calls import decode_call
-from .failures import raisable
 from .frame import FrameCore, error_line
 from .requests import Wait
+from .spawning import look, spawned_key
 
 BEGUN = "undo"
+CANCEL = "cancel"  # the name of the mark where a step's policy has canceled the run
 PATIENCE = 300_000_000  # microseconds between two tries at undoing a canceled run
+LOOK_AGAIN = 1_000_000  # microseconds between two looks at a spawned step that has not ended yet
 
 
 def begun(frame: FrameCore) -> model.Step | None:
@@ -27,45 +27,74 @@ def begun(frame: FrameCore) -> model.Step | None:
     return frame.journal.find(BEGUN)
 
 
-def undo_all(frame: FrameCore, error: str | None) -> Routine[None]:
+def needed(frame: FrameCore) -> bool:
+    """Whether there may be something to undo."""
+    return any(
+        entry.undo is not None for entry in frame.journal.completed() if entry.kind in ("step", "spawned")
+    )
+
+
+def undo_all(frame: FrameCore, error: str | None, name: str = BEGUN) -> Routine[None]:
     """Undo what can be undone, latest first; CompensationFailed when one cannot."""
-    todo = [
-        (entry, step) for entry in reversed(frame.journal.completed()) if (step := _undoable(frame, entry))
-    ]
-    if not todo:
+    if not needed(frame):
         return
     frame.undoing = True
     if begun(frame) is None:
-        mark = frame.entry(BEGUN, "undo", BEGUN, StepState.WAITING, error=error, started_at=frame.now())
-        yield from frame.record(mark)
-    for entry, step in todo:
-        yield from _undo(frame, entry, step)
+        yield from frame.record(
+            frame.entry(BEGUN, "undo", name, StepState.WAITING, error=error, started_at=frame.now())
+        )
+    yield from _spawned_ended(frame)
+    for entry in _done(frame):
+        yield from _undo(frame, entry)
 
 
-def _undoable(frame: FrameCore, entry: model.Step) -> Step[Any, Any] | None:
-    if (entry.kind == "step" and entry.undo is None) or entry.kind not in ("step", "spawn"):
-        return None
-    try:
-        return frame.services.registry.step(entry.name)
-    except UnknownDefinition:
-        if entry.kind == "step":
-            raise
-        return None
+def _spawned_ended(frame: FrameCore) -> Routine[None]:
+    """Wait until what was given away has ended: only then is it known what was done."""
+    if _spawned(frame):
+        yield from look(frame)
+        while any(entry.state not in FINAL for _, entry in _spawned(frame)):
+            yield Wait(frame.now() + LOOK_AGAIN)
+            yield from look(frame)
 
 
-def _undo(frame: FrameCore, entry: model.Step, step: Step[Any, Any]) -> Routine[None]:
+def _spawned(frame: FrameCore) -> list[tuple[int, model.Step]]:
+    """The spawned steps that can be undone, and when they were spawned."""
+    marks = [entry for entry in frame.journal.completed() if entry.kind == "spawned"]
+    found = [(mark.seq, frame.journal.find(mark.key.removeprefix(spawned_key("")))) for mark in marks]
+    return [(seq, entry) for seq, entry in found if entry is not None]
+
+
+def _done(frame: FrameCore) -> list[model.Step]:
+    """What was done and can be undone, latest first."""
+    done = [
+        (entry.seq, entry)
+        for entry in frame.journal.completed()
+        if entry.kind == "step" and entry.undo is not None
+    ]
+    # One that has ended after the run was canceled counts as canceled, but it was done.
+    done += [
+        (seq, entry) for seq, entry in _spawned(frame) if entry.result is not None and entry.error is None
+    ]
+    return [entry for _, entry in sorted(done, key=lambda item: item[0], reverse=True)]
+
+
+def _undo(frame: FrameCore, entry: model.Step) -> Routine[None]:
+    step = frame.services.registry.step(entry.name)
     compensation = step.compensation
     if compensation is None:
         return
     args, kwargs = decode_call(frame.services.codec, step, entry.input or "{}")
     if compensation.accepts("result"):
-        kwargs["result"] = frame.recorded(step.name, entry, step.returns)
+        kwargs["result"] = frame.services.codec.decode(
+            entry.result or "null", step.returns, f"the result of step {entry.key!r}"
+        )
     key = f"undo/{entry.key}"
     while True:
         try:
             yield from frame.call_step(compensation, key, "undo", args, kwargs)
             return
-        except Exception as error:
+        except (Exception, PauseRun, CancelRun) as raised:
+            error = raised if isinstance(raised, Exception) else raised.error
             if frame.interrupt != "canceled":
                 raise CompensationFailed(entry.key, error_line(error)) from error
             # A canceled run cannot be paused, and what was done must be undone: try on.
@@ -75,8 +104,3 @@ def _undo(frame: FrameCore, entry: model.Step, step: Step[Any, Any]) -> Routine[
             )
             yield from frame.replace(later)
             yield Wait(later.wake_at)
-
-
-def original_error(mark: model.Step) -> Exception | None:
-    """The failure that the undoing began with; None where it was a cancel."""
-    return raisable("main", mark.error) if mark.error is not None else None

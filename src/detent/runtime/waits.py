@@ -15,7 +15,6 @@ from .failures import encode_error
 from .frame import FrameCore
 from .requests import Commit, Read, Wait
 
-
 _POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
 
 

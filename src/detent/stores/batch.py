@@ -236,8 +236,10 @@ def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
     delivery = (op.key.run_id, op.key.node, op.key.attempt, op.token)
     if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
-    seen.held.discard(delivery)  # a second settle in the same batch is stale too
     state = seen.state(op.key.run_id, changes)
+    if op.unless_canceled and state == RunState.CANCELED:
+        return Settled(verdict=Verdict.CANCELED, run_state=state)
+    seen.held.discard(delivery)  # a second settle in the same batch is stale too
     plan = under(state, op.plan)
     changes.now = max(changes.now, op.now)
     changes.ended_executions.append(

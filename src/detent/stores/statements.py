@@ -255,8 +255,9 @@ SELECT x.run_id, x.name
         pending_messages=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
- WHERE NOT EXISTS (SELECT 1 FROM detent_messages m
-                    WHERE m.run_id = x.run_id AND m.name = x.name AND m.consumed = 0)""",
+  LEFT JOIN detent_messages m {d.by("detent_messages_unread")}
+    ON m.run_id = x.run_id AND m.name = x.name AND m.consumed = 0
+ WHERE m.seq IS NULL""",
         put_readiness=insert("detent_readiness", ("run_id", "node", "required")),
         add_readiness=d.update(
             "detent_readiness",
@@ -280,8 +281,8 @@ SELECT t.run_id, t.node, t.required, t.settled
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
         consume_messages=d.update("detent_messages", ("seq",), "consumed = 1", "t.seq = x.seq"),
-        unread_messages="""
-SELECT seq, name, value FROM detent_messages
+        unread_messages=f"""
+SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
  WHERE run_id = :run_id AND name = :name AND consumed = 0
  ORDER BY seq LIMIT :limit""",
         # What is due in one queue, most urgent first, of the kinds that this worker knows.

@@ -93,10 +93,11 @@ class Worker:
         """Drain: claim no more, let what runs come to its next step, hand the rest back."""
         with self._guard:
             self._draining = True
-            running = list(self._running.values())
         self._poked.set()
         if self._dispatcher.is_alive():
             self._dispatcher.join()
+        with self._guard:
+            running = list(self._running.values())
         for frame in running:
             frame.told("draining")
         with self._idle:
@@ -124,9 +125,21 @@ class Worker:
         self._backlog = True
         self._poked.set()
 
+    def expect(self, due: int) -> None:
+        """Something was put down until then."""
+        with self._guard:
+            if self._next_due is not None and self._next_due <= due:
+                return
+            self._next_due = due
+        self._poked.set()
+
     def saturated(self) -> bool:
         """Whether other processes should take what becomes ready now."""
         return self._free <= 0 or self._draining
+
+    def serves(self, job: str, queue: str) -> bool:
+        """Whether this worker claims such work."""
+        return queue in self._queues and self._services.registry.knows(job)
 
     def holds(self, run_id: str) -> bool:
         return (run_id, "main") in self._running
@@ -141,7 +154,7 @@ class Worker:
 
     def reserve(self, job: str, queue: str) -> Lease | None:
         with self._guard:
-            if self._free <= 0 or self._draining or not self._services.registry.knows(job) or queue not in self._queues:
+            if self._free <= 0 or self._draining or not self.serves(job, queue):
                 self._backlog = True
                 return None
             self._free -= 1
@@ -200,15 +213,13 @@ class Worker:
                 await work.arun()
         except BaseException as error:
             self._broken(work, error)
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
         finally:
             self._done(work)
 
     def _broken(self, work: Frame | SpawnedStep, error: BaseException) -> None:
-        """Not the user's code: ours.  The run is paused with the error rather than left hanging."""
+        """Ours, or one that leaves user code as SystemExit does: the run is paused rather than left hanging."""
         claimed = work.claimed
-        if self._draining or not isinstance(error, Exception):
+        if self._draining or isinstance(error, asyncio.CancelledError):
             return
         log.error("run %s: executing %r broke", claimed.run_id, claimed.node, exc_info=error)
         now = self._services.clock.now()
@@ -269,7 +280,11 @@ class Worker:
         try:
             random.shuffle(self._queues)  # none of them starves
             claimed = self._services.store.claim(
-                self.id, queues=self._queues, jobs=self._services.registry.names, tokens=tokens, now=self._services.clock.now()
+                self.id,
+                queues=self._queues,
+                jobs=self._services.registry.names,
+                tokens=tokens,
+                now=self._services.clock.now(),
             )
             journals = self._journals(claimed)
         except BaseException:

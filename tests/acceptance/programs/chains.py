@@ -68,7 +68,7 @@ def chain(ctx: detent.Context) -> list[str]:
     values = []
     for place in range(PLACES):
         # Whose first parameter is the transaction, the engine gives it.
-        value = writing(ctx, place) if place in WRITING else plain(ctx, place)  # type: ignore[call-arg, arg-type]
+        value = writing(ctx, place) if place in WRITING else plain(ctx, place)  # type: ignore[call-arg]
         effects.note("returned", ctx.run.id, place, value)
         values.append(value)
     return values
@@ -78,7 +78,7 @@ def chain(ctx: detent.Context) -> list[str]:
 async def achain(ctx: detent.Context) -> list[str]:
     values = []
     for place in range(PLACES):
-        called = awriting(ctx, place) if place in WRITING else aplain(ctx, place)  # type: ignore[call-arg, arg-type]
+        called = awriting(ctx, place) if place in WRITING else aplain(ctx, place)  # type: ignore[call-arg]
         value = await called
         effects.note("returned", ctx.run.id, place, value)
         values.append(value)

@@ -93,7 +93,9 @@ CREATE TABLE IF NOT EXISTS detent_messages (
     value      LONGTEXT NOT NULL,
     sent_at    BIGINT NOT NULL,
     consumed   INT NOT NULL DEFAULT 0,
-    UNIQUE (run_id, message_id)
+    UNIQUE INDEX detent_messages_id (run_id, message_id),
+    -- What was not received yet, oldest first.
+    INDEX detent_messages_unread (run_id, name, consumed, seq)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS detent_readiness (

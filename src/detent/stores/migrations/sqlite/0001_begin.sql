@@ -93,6 +93,8 @@ CREATE TABLE detent_messages (
     consumed   INTEGER NOT NULL DEFAULT 0,
     UNIQUE (run_id, message_id)
 );
+-- What was not received yet, oldest first.
+CREATE INDEX detent_messages_unread ON detent_messages (run_id, name, seq) WHERE consumed = 0;
 
 CREATE TABLE detent_readiness (
     run_id   TEXT NOT NULL,

@@ -1,0 +1,70 @@
+"""Branches: the tasks that an async workflow starts.
+
+A branch counts its steps for itself, because which of two gets on first may differ
+from replay to replay.  It is numbered when it is made: a task factory, wrapped
+around the one that the loop has, sees that.  Tasks of steps, and of others on the
+same loop, pass through untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any, Protocol
+
+from ..context import frame_var, step_var
+from ..kernel.journal import Scope
+
+LONGEST_NAME = 40
+
+
+class Branching(Protocol):
+    """A frame, as its branches see it."""
+
+    branches: set[asyncio.Task[Any]]
+
+    def scope(self) -> Scope: ...
+
+
+# The frame that counts, and the line of calls in it that the running code is on.
+scope_var: contextvars.ContextVar[tuple[Any, Scope] | None] = contextvars.ContextVar(
+    "detent_scope", default=None
+)
+
+
+def see_branches(loop: asyncio.AbstractEventLoop) -> None:
+    """Number the tasks of workflows on this loop from now on."""
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _Numbering):
+        loop.set_task_factory(_Numbering(factory))
+
+
+class _Numbering:
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        given: contextvars.Context | None = options.get("context")
+        frame: Any = frame_var.get() if given is None else given.get(frame_var)
+        inside_step = step_var.get() if given is None else given.get(step_var)
+        if frame is None or inside_step is not None:
+            return self._make(loop, coro, options)
+        context = contextvars.copy_context() if given is None else given
+        scope = frame.scope().child(_name(coro))
+        context.run(scope_var.set, (frame, scope))
+        task = self._make(loop, coro, options | {"context": context})
+        frame.branches.add(task)
+        task.add_done_callback(frame.branches.discard)
+        return task
+
+    def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]) -> asyncio.Task[Any]:
+        if self._inner is not None:
+            task: asyncio.Task[Any] = self._inner(loop, coro, **options)
+            return task
+        return asyncio.Task(coro, loop=loop, **options)
+
+
+def _name(coro: Any) -> str:
+    """The name of a task's function, as part of a key."""
+    name = getattr(coro, "__name__", "task")
+    return "".join(c if c.isalnum() or c == "_" else "-" for c in name)[:LONGEST_NAME]

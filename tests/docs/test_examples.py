@@ -1,0 +1,45 @@
+"""Every Python block of the README and of the docs runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _blocks() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(BLOCK.finditer(page.read_text()), start=1):
+            found.append((f"{page.relative_to(ROOT)}-{number}", match[1]))
+    return found
+
+
+@pytest.mark.parametrize(("name", "code"), _blocks(), ids=[name for name, _ in _blocks()])
+def test_a_documented_example_runs_as_written(name: str, code: str, tmp_path: Path) -> None:
+    example = tmp_path / "test_example.py"
+    example.write_text(code)
+    tests = "def test_" in code
+    command = [sys.executable, "-m", "pytest", "-q", str(example)] if tests else [sys.executable, str(example)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readmes_first_example_runs_on_every_database(database_url: str, tmp_path: Path) -> None:
+    code = BLOCK.search((ROOT / "README.md").read_text())
+    assert code is not None
+    example = tmp_path / "shop.py"
+    options = "" if database_url.startswith("sqlite") else ", migrate=True"
+    example.write_text(code[1].replace('"sqlite:///shop.db"', repr(database_url) + options))
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["shipped 42 receipt-42", "receipt-42"]
