@@ -149,6 +149,9 @@ class AsyncStarter:
         engine = self._app.engine
         if not engine.is_open:
             await _in_thread(lambda: engine.open(worker=False))
+        frame = current_frame("start")
+        if frame is not None:
+            await frame.adrive(frame.checkpoint())
         return engine.prepare(definition, calls, self._options)
 
 

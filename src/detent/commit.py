@@ -18,6 +18,7 @@ is looked up before it is tried again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from .stores.base import Trouble
 from .stores.batch import Applied
 from .stores.sql import SqlStore
 
+log = logging.getLogger("detent")
 LARGEST_BATCH = 1000
 LARGEST_BYTES = 4 * 1024 * 1024
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
@@ -174,6 +176,11 @@ class Committer:
         entries = self._take()
         try:
             self._commit(entries)
+        except Exception as error:  # a bug; but who waits must hear of it, and the next batch go on
+            log.exception("committing %d operations failed", len(entries))
+            for entry in entries:
+                if entry.answer is None:
+                    entry.error = entry.error or error
         finally:
             self._answer(entries)
             self._hand_on()
@@ -280,7 +287,7 @@ class Committer:
             try:
                 waiting = [entry for entry in waiting if not self._went_through(entry)]
             except Exception as again:
-                if self._store.driver.trouble(again) is not Trouble.GONE:
+                if self._store.driver.trouble(again) not in (Trouble.GONE, Trouble.RETRY):
                     raise
                 error = again
                 continue

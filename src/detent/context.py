@@ -66,6 +66,8 @@ class Frame(Protocol):
         """Carry a routine out on the running loop."""
         ...
 
+    def checkpoint(self) -> Routine[None]: ...
+
     def call(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
 
     def child(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
@@ -247,18 +249,27 @@ def current_step() -> Context | None:
 
 
 # Threads that a workflow starts do not inherit its context (before Python 3.14), so a
-# step called there would run unrecorded.  An audit hook sees every thread start: threads
-# started inside of a run are remembered, and a step called in one without the run's
-# context is refused.
+# step called there would run unrecorded.  Threads started inside of a run are remembered,
+# and a step called in one without the run's context is refused.
 
 _strays: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def watch_threads() -> None:
     """Begin to notice threads that workflows start; once for a process."""
-    if not _watching.is_set():
-        _watching.set()
+    if _watching.is_set():
+        return
+    _watching.set()
+    if sys.version_info >= (3, 12):
         sys.addaudithook(_on_audit)
+    else:  # no audit event tells of threads
+        start = threading.Thread.start
+
+        def watched_start(self: threading.Thread) -> None:
+            _remember(self)
+            start(self)
+
+        threading.Thread.start = watched_start  # type: ignore[method-assign]
 
 
 _watching = threading.Event()
@@ -266,10 +277,12 @@ _watching = threading.Event()
 
 def _on_audit(event: str, args: tuple[Any, ...]) -> None:
     if event in ("_thread.start_new_thread", "_thread.start_joinable_thread"):
-        frame = frame_var.get()
-        thread = getattr(args[0], "__self__", None)
-        if frame is not None and step_var.get() is None and isinstance(thread, threading.Thread):
-            _strays.add(thread)
+        _remember(getattr(args[0], "__self__", None))
+
+
+def _remember(thread: Any) -> None:
+    if frame_var.get() is not None and step_var.get() is None and isinstance(thread, threading.Thread):
+        _strays.add(thread)
 
 
 def _refuse_stray_thread(what: str) -> None:

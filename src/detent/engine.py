@@ -59,7 +59,7 @@ from .kernel.policies import DEFAULT_MAX_RECOVERIES
 from .runtime.calls import encode_call
 from .runtime.failures import decode_error, raisable
 from .runtime.services import Loop, Registry, Services
-from .runtime.spawning import claimed_of, lease_locally, new_run
+from .runtime.spawning import claimed_of, fitting_id, lease_locally, new_run
 from .runtime.transactions import in_transaction
 from .serialization import DEFAULT_MAX_PAYLOAD, Codec, Transform
 from .stores.base import Trouble
@@ -319,6 +319,9 @@ class Engine:
     ) -> Start:
         """The rows of these runs, leased to nobody."""
         workflow = self._included(definition)
+        frame = current_frame(workflow.name)
+        if frame is not None:
+            frame.drive(frame.checkpoint())  # what the workflow took from the outside world is durable first
         queue = self._queue(options.queue or workflow.queue or self.settings.queues[0])
         priority = options.priority if options.priority is not None else workflow.priority or 0
         now = self.clock.now()
@@ -332,7 +335,7 @@ class Engine:
             raise ConfigurationError("an id names one run; start_many() starts several")
         idempotent = chosen
         for args, kwargs in calls:
-            args = workflow.without_context(args)
+            args, kwargs = workflow.without_context(args, kwargs)
             workflow.check_arguments(args, kwargs)
             id, given = (options.id, True) if chosen else _run_id(workflow.name)
             text = encode_call(self.services.codec, f"the input of {workflow.name!r}", args, kwargs)
@@ -506,7 +509,7 @@ def _run_id(name: str) -> tuple[str, bool]:
     """A new id; inside of a run or a step one that is the same on every replay."""
     step = current_step()
     if step is not None:
-        return step.next_start_id(), True
+        return fitting_id(step.next_start_id()), True
     frame = current_frame(name)
     return (uuid7(), False) if frame is None else (frame.start_id(name), True)
 

@@ -80,9 +80,15 @@ class Definition(Generic[P, R]):
         first = self._parameters[0]
         return first.name == "ctx" or self.hints.get(first.name) is Context
 
-    def without_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def without_context(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments without a context that was passed on."""
-        return args[1:] if args and isinstance(args[0], Context) else args
+        if args and isinstance(args[0], Context):
+            args = args[1:]
+        if kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if not isinstance(value, Context)}
+        return args, kwargs
 
     def accepts(self, name: str) -> bool:
         """Whether there is a parameter of that name."""

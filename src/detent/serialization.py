@@ -46,7 +46,7 @@ class Codec:
             return "null"
         try:
             data = self._encoder.encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
             raise NotSerializable(what, _culprit(value), str(error)) from None
         if b"null" in data and _has_nan(value):
             raise NotSerializable(what, "a float that is NaN or infinite", "JSON has no such number")
@@ -61,14 +61,14 @@ class Codec:
             text = self._transform.decode(text)
         try:
             return self._decoder(type).decode(text)
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
             raise CannotDecode(what, getattr(type, "__name__", str(type)), str(error)) from None
 
     def convert(self, raw: msgspec.Raw, type: Any, what: str) -> Any:
         """Return a part of a decoded payload, as `type`."""
         try:
             return self._decoder(type).decode(raw)
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
             raise CannotDecode(what, getattr(type, "__name__", str(type)), str(error)) from None
 
     def _decoder(self, type: Any) -> msgspec.json.Decoder[Any]:

@@ -136,11 +136,13 @@ def query(app: App, statement: str) -> list[tuple[Any, ...]]:
         return tx.query(statement)
 
 
-def start_chains(app: App, count: int) -> list[Run[list[str]]]:
+def start_chains(app: App, count: int) -> list[Run[Any]]:
     """As many workflows, half of them `def`, half `async def`."""
     half = count // 2
-    sync = app.start_many(chains.chain, [()] * half)
-    return sync + app.start_many(chains.achain, [()] * (count - half))
+    return [
+        *app.start_many(chains.chain, [()] * half),
+        *app.start_many(chains.achain, [()] * (count - half)),
+    ]
 
 
 def states(app: App) -> Counter[str]:
@@ -194,7 +196,7 @@ def written_once(app: App, count: int) -> None:
     assert {number for *_, number in rows} == {1}
 
 
-def journals_agree(world: World, app: App, runs: Sequence[Run[list[str]]]) -> None:
+def journals_agree(world: World, app: App, runs: Sequence[Run[Any]]) -> None:
     """What a workflow saw, every time that it came by, is what was recorded and what it returned."""
     seen: dict[tuple[str, int], set[str]] = defaultdict(set)
     for effect in world.effects():

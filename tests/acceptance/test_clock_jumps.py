@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from detent import App
 from tests.acceptance.programs import sleeping
 from tests.acceptance.support import (
     World,
@@ -33,8 +34,7 @@ def test_a_clock_that_jumps_loses_nothing(world: World) -> None:
     eventually(lambda: in_office(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     for number, jump in enumerate([FORWARD, BACK, BACK, FORWARD, FORWARD], start=1):
-        done = RUNS * number // 8
-        eventually(lambda done=done: states(app)["finished"] >= done, f"{done} are done")
+        have_finished(app, RUNS * number // 8)
         workers[0].send(jump)
     all_finish(world, app, RUNS)
     assert all(worker.alive for worker in workers)
@@ -42,6 +42,10 @@ def test_a_clock_that_jumps_loses_nothing(world: World) -> None:
     written_once(app, RUNS)
     journals_agree(world, app, runs)
     recorded_bodies_stay(world)
+
+
+def have_finished(app: App, count: int) -> None:
+    eventually(lambda: states(app)["finished"] >= count, f"{count} runs have finished")
 
 
 def test_timers_fire_by_the_clock_that_jumped(world: World) -> None:

@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pymysql
 import pytest
 
-from detent import App
+from detent import App, Run
 from detent.errors import DatabaseUnavailable
 from tests.acceptance.programs import chains, waiting
 from tests.acceptance.support import (
@@ -91,22 +92,21 @@ def test_what_waits_goes_on_where_the_database_went_away(server: Server) -> None
     app = world.app(waiting)
     worker = world.worker("waiting", pause=PAUSE)
     eventually(lambda: in_office(app, worker), "the worker has begun")
-    half = range(2, WAITING_RUNS, 2)
-    runs = app.start_many(waiting.waits, [(n,) for n in half])
-    runs += app.start_many(waiting.awaits, [(n,) for n in half])
+    numbers = [2 * n for n in range(WAITING_RUNS // 2)]
+    calls = [(number,) for number in numbers]
+    runs: list[Run[Any]] = [*app.start_many(waiting.waits, calls), *app.start_many(waiting.awaits, calls)]
+    numbers *= 2
     eventually(lambda: len(world.effects()) > len(runs) // 4, "some of them listen")
 
     servers.stop(server.control)
     with ThreadPoolExecutor(len(runs)) as pool:
-        sent = [
-            pool.submit(run.send, "number", number) for run, number in zip(runs, [*half, *half], strict=True)
-        ]
+        sent = [pool.submit(run.send, "number", number) for run, number in zip(runs, numbers, strict=True)]
         time.sleep(AWAY / 2)
         servers.start(server.control)
         for sending in sent:
             sending.result()
 
-    assert [run.result(timeout=60) for run in runs] == [10 * number for number in [*half, *half]]
+    assert [run.result(timeout=60) for run in runs] == [10 * number for number in numbers]
 
 
 def test_a_start_waits_for_the_database(server: Server) -> None:
@@ -194,7 +194,7 @@ def at_work(sqlite_url: str, tmp_path: Path) -> Iterator[tuple[World, App, Proce
 
 def test_a_file_that_somebody_else_locks_is_waited_for(at_work: tuple[World, App, Process]) -> None:
     world, app, worker = at_work
-    runs = start_chains(app, RUNS)
+    start_chains(app, RUNS)
     with closing(sqlite3.connect(world.folder / "data" / "detent.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         starting = threading.Thread(target=app.start, args=[chains.chain])

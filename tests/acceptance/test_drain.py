@@ -1,7 +1,10 @@
 """SIGTERM: what runs comes to its end or is handed back, and nobody is blamed."""
 
+from typing import Any
+
 import pytest
 
+from detent import Run
 from tests.acceptance.programs import hanging
 from tests.acceptance.support import (
     World,
@@ -52,7 +55,10 @@ def test_a_step_that_does_not_end_is_handed_back(world: World) -> None:
     app = world.app(hanging)
     first = world.worker("hanging", grace=0.5)
     eventually(lambda: in_office(app, first), "the first worker has begun")
-    runs = [*app.start_many(hanging.hangs, [()] * 5), *app.start_many(hanging.ahangs, [()] * 5)]
+    runs: list[Run[Any]] = [
+        *app.start_many(hanging.hangs, [()] * 5),
+        *app.start_many(hanging.ahangs, [()] * 5),
+    ]
     eventually(lambda: len(world.effects()) == len(runs), "all of them hang")
 
     assert first.end() == 0, world.logs()

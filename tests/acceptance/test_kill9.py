@@ -75,7 +75,7 @@ def test_another_worker_takes_over_within_seconds(world: World) -> None:
     app = world.app(hanging)
     first = world.worker("hanging")
     eventually(lambda: in_office(app, first), "the first worker has begun")
-    runs = app.start_many(hanging.hangs, [()] * 5) + app.start_many(hanging.ahangs, [()] * 5)
+    runs = [*app.start_many(hanging.hangs, [()] * 5), *app.start_many(hanging.ahangs, [()] * 5)]
     eventually(lambda: len(world.effects()) == len(runs), "all of them hang in the first worker")
     second = world.worker("hanging")
     eventually(lambda: in_office(app, second), "the second worker has begun")

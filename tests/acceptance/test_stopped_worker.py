@@ -4,7 +4,9 @@ import signal
 
 import pytest
 
+from detent import App
 from tests.acceptance.support import (
+    Process,
     World,
     all_finish,
     eventually,
@@ -57,12 +59,15 @@ def test_a_worker_may_be_stopped_again_and_again(world: World) -> None:
     eventually(lambda: in_office(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     for number in (0, 1, 0):
-        stopped = workers[number]
-        stopped.send(signal.SIGSTOP)
-        eventually(lambda stopped=stopped: not in_office(app, stopped), "it is taken out of office")
-        stopped.send(signal.SIGCONT)
-        eventually(lambda stopped=stopped: in_office(app, stopped), "it is back")
+        stop_past_the_lease(app, workers[number])
     all_finish(world, app, RUNS)
     settled_once(app, RUNS)
     written_once(app, RUNS)
     journals_agree(world, app, runs)
+
+
+def stop_past_the_lease(app: App, worker: Process) -> None:
+    worker.send(signal.SIGSTOP)
+    eventually(lambda: not in_office(app, worker), "it is taken out of office")
+    worker.send(signal.SIGCONT)
+    eventually(lambda: in_office(app, worker), "it is back")

@@ -27,7 +27,9 @@ def test_a_documented_example_runs_as_written(name: str, code: str, tmp_path: Pa
     example = tmp_path / "test_example.py"
     example.write_text(code)
     tests = "def test_" in code
-    command = [sys.executable, "-m", "pytest", "-q", str(example)] if tests else [sys.executable, str(example)]
+    command = (
+        [sys.executable, "-m", "pytest", "-q", str(example)] if tests else [sys.executable, str(example)]
+    )
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

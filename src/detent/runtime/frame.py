@@ -175,7 +175,7 @@ class FrameCore:
         self, step: Step[Any, Any], key: str, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Routine[Any]:
         """Answer from the journal, or call it and record what comes of it."""
-        args = step.without_context(args)
+        args, kwargs = step.without_context(args, kwargs)
         text = self._input(step, key, args, kwargs)
         found = self.journal.find(key)
         if found is not None and found.state in FINAL:

@@ -7,12 +7,10 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field
 from importlib import import_module
-from multiprocessing import get_context
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -23,6 +21,9 @@ from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel.model import Claimed, HistoryEvent, Lease, Note
 from ..serialization import Codec
 from ..stores.sql import SqlStore
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 
 class Registry:
@@ -146,6 +147,10 @@ class Processes:
         """Call the step's function there; a process that dies is StepCrashed."""
         with self._guard:
             if self._pool is None:
+                # Imported here: few apps need it, and it is slow to load.
+                from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
+                from multiprocessing import get_context  # noqa: PLC0415
+
                 self._pool = ProcessPoolExecutor(self._size, mp_context=get_context("spawn"))
             pool = self._pool
         future = pool.submit(
@@ -153,7 +158,7 @@ class Processes:
         )
         try:
             return future.result(step.timeout)
-        except BrokenProcessPool:
+        except BrokenExecutor:
             self._replace(pool)
             raise StepCrashed(step.name) from None
         except TimeoutError:

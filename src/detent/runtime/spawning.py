@@ -47,7 +47,7 @@ def spawn(
     for args, kwargs in calls:
         key = scope.key(definition.name)
         topic = topic or key
-        args = definition.without_context(args)
+        args, kwargs = definition.without_context(args, kwargs)
         definition.check_arguments(args, kwargs)
         text = encode_call(frame.services.codec, f"the input of {key!r}", args, kwargs)
         if isinstance(definition, FunctionWorkflow):
@@ -68,7 +68,11 @@ def spawn(
 
 def child_id(parent: str, key: str) -> str:
     """The same child for the same call, however often it is replayed."""
-    name = f"{parent}/{key}"
+    return fitting_id(f"{parent}/{key}")
+
+
+def fitting_id(name: str) -> str:
+    """The name as an id: one that is too long ends with its hash."""
     if len(name) <= LONGEST_ID:
         return name
     return f"{name[: LONGEST_ID - 33]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"

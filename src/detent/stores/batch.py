@@ -337,13 +337,18 @@ def _send(op: Send, seen: Seen, changes: Changes) -> Any:
 def _write(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     """Write it all; return whether a run was woken, and which children were canceled along with a run."""
     sql = tx.sql
+    # Each table in the order of its keys: where an insert waits for another's, as at unique keys
+    # and in MySQL's gaps, two batches then wait in one direction.
     for statement, rows in (
-        (sql.insert_runs, changes.runs),
+        (sql.insert_runs, sorted(changes.runs, key=lambda run: run.id)),
         # Ended before the next attempt begins: one active execution per node.
-        (sql.end_executions, changes.ended_executions),
-        (sql.insert_executions, changes.executions),
-        (sql.upsert_steps, list(changes.steps.values())),
-        (sql.insert_messages, changes.messages),
+        (sql.end_executions, sorted(changes.ended_executions, key=lambda end: (end["run_id"], end["node"]))),
+        (sql.insert_executions, sorted(changes.executions, key=execution_order)),
+        (sql.upsert_steps, [changes.steps[key] for key in sorted(changes.steps)]),
+        (
+            sql.insert_messages,
+            sorted(changes.messages, key=lambda sent: sent["run_id"]),
+        ),  # keeps a run's order
         (sql.consume_messages, changes.consumed),
         (sql.end_runs, list(changes.ended_runs.values())),
         (sql.insert_history, changes.history),
@@ -358,6 +363,10 @@ def _write(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     readiness.forget(tx, sorted(changes.unwaited))
     canceled = [child for run in sorted(changes.canceled) for child in cancel_rest(tx, run, changes.now)]
     return woken, canceled
+
+
+def execution_order(row: NewExecution) -> tuple[str, str, int]:
+    return row.run_id, row.node, row.attempt
 
 
 def explain_conflict(tx: Tx, op: Operation) -> Any:

@@ -8,7 +8,7 @@ of that worker can commit, and gives its executions back in the same transaction
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ from ..kernel.model import (
 )
 from ..kernel.settle import recover
 from .base import Tx, batch, rows_to
-from .batch import Changes, end_run, lock_executions
+from .batch import Changes, end_run, execution_order, lock_executions
 
 PROMOTED_AT_ONCE = 1000
 
@@ -112,6 +112,14 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
     tx.run(tx.sql.release, rows=batch(rows))
 
 
+def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> None:
+    """Hand back what is leased under these tokens: the answer to their claim was lost on its way."""
+    held: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
+    lost = [c for c in held if c.token in tokens]
+    if lost:
+        release(tx, lost)
+
+
 def _lock_runs(tx: Tx, claimed: Sequence[Claimed]) -> dict[str, str]:
     runs = sorted({c.run_id for c in claimed})
     return {row[0]: row[1] for row in tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in runs]))}
@@ -145,7 +153,7 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
         _return(orphan, (orphan.run_id, orphan.attempt) in progressed, counted, max_recoveries, changes)
     tx.run(tx.sql.end_executions, rows=batch(changes.ended_executions))
     if changes.executions:
-        tx.run(tx.sql.insert_executions, rows=batch(changes.executions))
+        tx.run(tx.sql.insert_executions, rows=batch(sorted(changes.executions, key=execution_order)))
     if changes.ended_runs:
         tx.run(tx.sql.end_runs, rows=batch(list(changes.ended_runs.values())))
     for run in sorted(changes.held):

@@ -6,25 +6,31 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from ..errors import UnknownScheme
 from .base import Driver
-from .mysql import MySqlDriver
-from .postgres import PostgresDriver
 from .sql import SqlStore
-from .sqlite import SqliteDriver
 
 
 def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
-    """Return the store of a URL; nothing is connected yet."""
+    """Return the store of a URL; nothing is connected yet.
+
+    Drivers are imported when they are asked for: loading psycopg takes longer than all of Detent.
+    """
     scheme = url.partition(":")[0].partition("+")[0]
     driver: Driver
     if scheme == "sqlite":
+        from .sqlite import SqliteDriver  # noqa: PLC0415
+
         driver = SqliteDriver(unquote(urlsplit(url).path.removeprefix("/")))
         return SqlStore(driver, dialect="sqlite", pool_size=pool_size)
     if scheme in ("postgresql", "postgres"):
+        from .postgres import PostgresDriver  # noqa: PLC0415
+
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
         pgbouncer = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
         plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
         return SqlStore(PostgresDriver(plain, pgbouncer=pgbouncer), dialect="postgres", pool_size=pool_size)
     if scheme in ("mysql", "mariadb"):
+        from .mysql import MySqlDriver  # noqa: PLC0415
+
         return SqlStore(MySqlDriver(url), dialect="mysql", pool_size=pool_size)
     raise UnknownScheme(scheme)

@@ -6,7 +6,7 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -125,6 +125,10 @@ class SqlStore:
     def release(self, claimed: Sequence[Claimed]) -> None:
         """Hand executions back that were not begun; twice does nothing."""
         self._again(self._claims, lambda tx: leases.release(tx, claimed))
+
+    def disclaim(self, worker: str, tokens: Collection[str]) -> None:
+        """Hand back what was leased under tokens whose claim was cut off; twice does nothing."""
+        self._again(self._claims, lambda tx: leases.disclaim(tx, worker, tokens))
 
     def register(self, worker: WorkerRow) -> None:
         """Put a worker into office; twice is an error."""

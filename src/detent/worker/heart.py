@@ -66,16 +66,19 @@ class Heart:
         self._office.leave()
 
     def _live(self) -> None:
-        while not self._stopping.wait(BEAT):
+        wait = BEAT
+        while not self._stopping.wait(wait):
             try:
                 self.beat()
+                wait = BEAT
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("worker %s: a heartbeat failed", self._worker.id)
-                else:
+                elif wait != RETRY:
                     log.warning("worker %s: the database is away (%s)", self._worker.id, error)
-                self._office.leave()
-                self._stopping.wait(RETRY)
+                # Whoever lost the database with us needs a moment to show himself again.
+                self._suspects.clear()
+                wait = RETRY
 
     def beat(self) -> None:
         """One look at the world."""

@@ -18,7 +18,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ..ids import uuid7
@@ -67,6 +67,7 @@ class Worker:
         self._idle = threading.Condition(self._guard)
         self._backlog = True
         self._claiming = False
+        self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
         self._next_due: int | None = None
         self._draining = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
@@ -163,6 +164,11 @@ class Worker:
     def give_back(self, leases: int) -> None:
         with self._guard:
             self._free += leases
+
+    def astray(self, tokens: Iterable[str]) -> None:
+        """Whether these leases came to pass is not known: the connection was cut."""
+        with self._guard:
+            self._astray.update(tokens)
 
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
         """Begin to execute what is leased to us; each holds a slot already."""
@@ -278,6 +284,7 @@ class Worker:
         tokens = [self._token() for _ in range(room)]
         claimed: list[Claimed] = []
         try:
+            self._find_astray()
             random.shuffle(self._queues)  # none of them starves
             claimed = self._services.store.claim(
                 self.id,
@@ -289,6 +296,7 @@ class Worker:
             journals = self._journals(claimed)
         except BaseException:
             claimed = []
+            self.astray(tokens)
             raise
         finally:
             with self._guard:
@@ -300,6 +308,15 @@ class Worker:
             self._next_due = self._services.store.next_due()
         if self._backlog and self._free > 0:
             self._poked.set()
+
+    def _find_astray(self) -> None:
+        """Hand back what is leased to us without our knowing: somebody must execute it."""
+        with self._guard:
+            astray = set(self._astray)
+        if astray:
+            self._services.store.disclaim(self.id, astray)
+            with self._guard:
+                self._astray -= astray
 
     def _journals(self, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
         """What was recorded of those that do not begin just now."""

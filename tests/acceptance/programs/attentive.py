@@ -22,7 +22,7 @@ if __name__ == "__main__":
     with (
         mock.patch.object(heart, "BEAT", HOUR),
         mock.patch.object(SystemClock, "longest_wait", HOUR),
-        mock.patch.object(Ear, "_data_version", lambda ear: 0),
+        mock.patch.object(Ear, "_data_version", return_value=0),
         mock.patch.object(MySqlListener, "_sleep", sleep_long),
     ):
         worker.main()

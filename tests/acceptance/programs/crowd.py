@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Any
 
 import detent
 from detent import step, workflow
@@ -29,7 +30,7 @@ async def aone_step(number: int) -> int:
 
 async def crowd(url: str, count: int) -> None:
     async with detent.AsyncApp(url, include=[one_step, aone_step], migrate=True, pool_size=10) as app:
-        definitions = [one_step, aone_step]
+        definitions: list[Any] = [one_step, aone_step]
         runs = await asyncio.gather(*(app.start(definitions[n % 2], n) for n in range(count)))
         results = await asyncio.gather(*(run.result() for run in runs))
         assert results == [2 * n for n in range(count)]

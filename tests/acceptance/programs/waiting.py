@@ -36,7 +36,7 @@ async def achild(number: int) -> int:
 @workflow
 def waits(ctx: detent.Context, number: int) -> int:
     """Waits for everything there is to wait for; returns 10 times the number."""
-    total = sum(work.map([number, number]))
+    total: int = sum(work.map([number, number]))
     effects.note("listens", ctx.run.id, number)
     total += detent.receive("number", type=int)
     detent.sleep(0.3)
@@ -47,7 +47,7 @@ def waits(ctx: detent.Context, number: int) -> int:
 
 @workflow
 async def awaits(ctx: detent.Context, number: int) -> int:
-    total = sum(await awork.map([number, number]))
+    total: int = sum(await awork.map([number, number]))
     effects.note("listens", ctx.run.id, number)
     total += await aio.receive("number", type=int)
     await aio.sleep(0.3)
