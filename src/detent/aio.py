@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import random as _random
 import uuid as _uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from .app import App, Within, list_runs
+from .app import App, list_runs
 from .clock import span_micros, to_micros
-from .context import current_frame, current_step
+from .context import Context, current_frame, current_step
 from .durable import MISSING, needed_frame, span_of
 from .engine import Engine, Options
 from .errors import ResultTimeout
@@ -27,6 +27,7 @@ from .functions import FunctionWorkflow
 from .kernel.model import RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
 from .views import Execution, Happening, ended_row, executions_of, history_of, shown_state
+from .within import LoopTx, async_execute, join
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +62,11 @@ class AsyncApp:
         await _in_thread(lambda: self.engine.open(worker=worker, loop=loop))
         return self
 
+    async def ensure_open(self) -> None:
+        """Open the database without blocking the loop, where nobody did yet."""
+        if not self.engine.is_open:
+            await _in_thread(lambda: self.engine.open(worker=False))
+
     async def close(self) -> None:
         await _in_thread(self.engine.close)
 
@@ -77,9 +83,28 @@ class AsyncApp:
     ) -> None:
         self._sync.hero(cls, key=key, load=load, name=name)
 
+    @overload
     async def start(
-        self, definition: FunctionWorkflow[P, Any] | str, *args: Any, **kwargs: Any
-    ) -> AsyncRun[Any]:
+        self,
+        definition: FunctionWorkflow[Concatenate[Context, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncRun[R]: ...
+    @overload
+    async def start(
+        self, definition: FunctionWorkflow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncRun[R]: ...
+    @overload
+    async def start(
+        self, definition: FunctionWorkflow[Concatenate[Context, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncRun[R]: ...
+    @overload
+    async def start(
+        self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncRun[R]: ...
+    @overload
+    async def start(self, definition: str, *args: Any, **kwargs: Any) -> AsyncRun[Any]: ...
+    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
         """Start a run; it is durable when this returns."""
         return await self.options().start(definition, *args, **kwargs)
 
@@ -93,9 +118,13 @@ class AsyncApp:
         """How the next run is started; the keywords are those of `App.options`."""
         return AsyncStarter(self, Options(**options))
 
-    def within(self, connection: Any) -> Within:
-        """Start runs inside your own transaction, given a sync connection (or `run_sync`'s)."""
-        return self._sync.within(connection)
+    def within(self, connection: Any) -> AsyncWithin:
+        """Start runs inside your own transaction: they exist if and only if it commits.
+
+        Takes psycopg's AsyncConnection, SQLAlchemy's AsyncConnection or AsyncSession, the
+        `tx` of a transactional step, and the sync connections that `App.within` takes.
+        """
+        return AsyncWithin(self, connection, Options())
 
     async def run(self, id: str) -> AsyncRun[Any]:
         return AsyncRun(self, await _in_thread(lambda: self.engine.row(id)))
@@ -153,6 +182,36 @@ class AsyncStarter:
         if frame is not None:
             await frame.adrive(frame.checkpoint())
         return engine.prepare(definition, calls, self._options)
+
+
+class AsyncWithin:
+    """`app.within(connection)`: starts runs in somebody else's transaction."""
+
+    def __init__(self, app: AsyncApp, connection: Any, options: Options) -> None:
+        self._app = app
+        self._connection = connection
+        self._options = options
+
+    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
+        """Start a run with your transaction; nobody sees it before your commit."""
+        return (await self._start(definition, [(args, kwargs)]))[0]
+
+    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+        return await self._start(definition, [(tuple(args), {}) for args in calls])
+
+    async def _start(
+        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[AsyncRun[Any]]:
+        engine = self._app.engine
+        await self._app.ensure_open()
+        start = engine.planned(definition, calls, self._options)
+        start.remote = True
+        execute = async_execute(self._connection)
+        target = self._connection
+        if execute is not None:
+            target = LoopTx(engine.store.driver, asyncio.get_running_loop(), execute)
+        await _in_thread(lambda: join(engine.store, target, start))
+        return [AsyncRun(self._app, row) for row in engine.fresh(start)]
 
 
 class AsyncRun(Generic[R]):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from .clock import from_micros, span_micros, to_micros
-from .context import current_frame, current_step
+from .context import Context, current_frame, current_step
 from .engine import Engine, Options, Settings
 from .errors import ConfigurationError, ResultTimeout
 from .functions import FunctionWorkflow
@@ -74,8 +74,24 @@ class App:
         """Say how objects of a class are named as heroes, and loaded again."""
         self.engine.heroes.register(cls, key=key, load=load, name=name)
 
+    # Four forms: with and without a ctx that the engine gives, async and sync.
     @overload
-    def start(self, definition: FunctionWorkflow[P, R], *args: Any, **kwargs: Any) -> Run[R]: ...
+    def start(
+        self,
+        definition: FunctionWorkflow[Concatenate[Context, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self, definition: FunctionWorkflow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self, definition: FunctionWorkflow[Concatenate[Context, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Run[R]: ...
+    @overload
+    def start(self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
     @overload
     def start(self, definition: str, *args: Any, **kwargs: Any) -> Run[Any]: ...
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
@@ -250,13 +266,7 @@ class Run(Generic[R]):
         self._row = self._app.engine.row(self.id)
         return self
 
-    @overload
-    def result(
-        self: Run[Any], *, timeout: timedelta | float | None = None, wait_paused: bool = False
-    ) -> Any: ...
-    @overload
-    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R: ...
-    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> Any:
+    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
         """Wait for the run's end, and return its value.
 
         Raises the run's own error, RunCanceled, or at once RunPaused with the error
@@ -270,9 +280,7 @@ class Run(Generic[R]):
     def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._app.engine
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
-        waiter = engine.wait_for(
-            self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh
-        )
+        waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
         self._fresh = False
         try:
             return answer.get(timeout=None if timeout is None else max(0.0, span_micros(timeout) / 1e6))

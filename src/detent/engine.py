@@ -54,7 +54,6 @@ from .kernel.model import (
     Started,
     due_of,
 )
-
 from .kernel.policies import DEFAULT_MAX_RECOVERIES
 from .runtime.calls import encode_call
 from .runtime.failures import decode_error, raisable
@@ -365,6 +364,8 @@ class Engine:
         local = self.services.local
         if local is not None:
             local.give_back(len(leased) - len(mine))
+            if answers is None:  # unknown whether it was committed, where the database was lost
+                local.astray([row.token for row in leased if row.token is not None])
             runs = {run.id: run for run in start.runs}
             local.deliver([claimed_of(row, runs[row.run_id], None) for row in mine])
         if answers is None:

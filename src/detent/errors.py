@@ -184,8 +184,8 @@ class PayloadTooLarge(PayloadError):
 
     def __str__(self) -> str:
         return (
-            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; store it elsewhere and "
-            f"pass a reference, or raise App(..., max_payload=...)"
+            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; "
+            f"store it elsewhere and pass a reference, or raise App(..., max_payload=...)"
         )
 
 
@@ -363,9 +363,9 @@ class StepMismatch(RunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id} cannot go on: step {self.step!r} was recorded with {self.recorded}, and the code "
-            f"now asks for {self.asked}. Finish the run with the code that began it, or guard the change with "
-            f"detent.patched()."
+            f"run {self.run_id} cannot go on: step {self.step!r} was recorded with {self.recorded}, "
+            f"and the code now asks for {self.asked}. Finish the run with the code that began it, "
+            f"or guard the change with detent.patched()."
         )
 
 
@@ -376,8 +376,8 @@ class StepOutsideRun(RunError):
 
     def __str__(self) -> str:
         return (
-            f"step {self.step!r} was called from {self.where}, where it would not be recorded. Carry the context "
-            f"along, contextvars.copy_context().run({self.step}, ...), or use {self.step}.spawn(...)"
+            f"step {self.step!r} was called from {self.where}, where it would not be recorded. "
+            f"Carry the context along, contextvars.copy_context().run({self.step}, ...), or use {self.step}.spawn(...)"
         )
 
 
@@ -395,7 +395,10 @@ class NotInRun(RunError):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.what} works only in a running workflow (and not inside of a step); begin one with app.start()"
+        return (
+            f"{self.what} works only in a running workflow (and not inside of a step); "
+            f"begin one with app.start()"
+        )
 
 
 @dataclass(eq=False)

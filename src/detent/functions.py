@@ -210,10 +210,20 @@ class Step(Definition[P, R]):
         """The same step from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
         return SyncView(self)
 
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+    @overload
+    def spawn(self: Step[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Enqueue the step for any worker; the handle gives the result: `handle.result()`, `await handle`."""
         return _spawn(self, args, kwargs)
 
+    @overload
+    def map(  # type: ignore[overload-overlap]
+        self: Step[P, Coroutine[Any, Any, T]], items: Iterable[Any]
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def map(self, items: Iterable[Any]) -> list[R]: ...
     def map(self, items: Iterable[Any]) -> Any:
         """Spawn one for each item, and return the results in order (awaitable for an async step)."""
         return self.aio.map(items) if self.is_async else self.sync.map(items)
@@ -272,7 +282,13 @@ class FunctionWorkflow(Definition[P, R]):
         """The same workflow as a child, from sync code."""
         return SyncView(self)
 
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
+    @overload
+    def spawn(
+        self: FunctionWorkflow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Start a child run; the handle gives its result."""
         return _spawn(self, args, kwargs)
 

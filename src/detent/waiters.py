@@ -143,4 +143,3 @@ class Waiters:
         for run_id, end in self._store.ends(sorted(runs), watch=sorted(watch)):
             self.ended(run_id, end)
         return any(waiter.looked <= 1 for waiter in asked)
-

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .errors import ConfigurationError
 from .kernel.model import Start
 from .runtime.transactions import AsyncTransaction, Transaction
-from .stores.base import Trouble
+from .stores.base import Driver, Trouble, Tx
 from .stores.sql import SqlStore
+
+Execute = Callable[[str, dict[str, Any]], Awaitable[tuple[list[Any], int]]]
 
 
 def join(store: SqlStore, connection: Any, start: Start) -> None:
     """Apply a start in the transaction of `connection`, which we never end."""
-    tx = store.joined(raw_connection(connection))
+    tx = connection if isinstance(connection, Tx) else store.joined(raw_connection(connection))
     try:
         store.apply_within(tx, start)
     except Exception as error:
@@ -46,3 +50,59 @@ def raw_connection(connection: Any) -> Any:
             f"not {type(connection).__name__}"
         )
     return connection
+
+
+class LoopTx(Tx):
+    """The transaction of an async connection: we are in a thread, its statements run on its loop."""
+
+    __slots__ = ("_execute", "_loop")
+
+    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop, execute: Execute) -> None:
+        super().__init__(driver, None)
+        self._loop = loop
+        self._execute = execute
+
+    def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._on_loop(statement, params)[0]]
+
+    def run(self, statement: str, **params: Any) -> int:
+        return self._on_loop(statement, params)[1]
+
+    def _on_loop(self, statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
+        async def call() -> tuple[list[Any], int]:
+            return await self._execute(statement, params)
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+
+def async_execute(connection: Any) -> Execute | None:
+    """How to execute on an async connection; None where it is a sync one."""
+    if hasattr(connection, "sync_session"):  # SQLAlchemy's AsyncSession
+
+        async def in_session(statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
+            return await _exec_driver_sql(await connection.connection(), statement, params)
+
+        return in_session
+    if hasattr(connection, "sync_connection"):  # its AsyncConnection
+        return lambda statement, params: _exec_driver_sql(connection, statement, params)
+    if asyncio.iscoroutinefunction(getattr(connection, "execute", None)):  # psycopg's AsyncConnection
+
+        async def on_cursor(statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
+            async with connection.cursor() as cursor:
+                cursor.row_factory = _rows_as_tuples
+                await cursor.execute(statement, params)
+                rows = await cursor.fetchall() if cursor.description else []
+                return rows, cursor.rowcount
+
+        return None if isinstance(connection, AsyncTransaction) else on_cursor
+    return None
+
+
+async def _exec_driver_sql(connection: Any, statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
+    result = await connection.exec_driver_sql(statement, params)
+    return (list(result.fetchall()) if result.returns_rows else []), result.rowcount
+
+
+def _rows_as_tuples(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """A psycopg row factory: whatever the connection's own is, we read tuples."""
+    return tuple

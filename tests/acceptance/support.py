@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detent import App, Run
+from detent.stores.base import Trouble
 from tests.acceptance.programs import chains, effects
 from tests.acceptance.programs.effects import Effect
 
@@ -132,8 +133,14 @@ def in_office(app: App, *workers: Process) -> bool:
 
 
 def query(app: App, statement: str) -> list[tuple[Any, ...]]:
-    with app.engine.store.transaction() as tx:
-        return tx.query(statement)
+    """Ask the database; a connection that was cut meanwhile is replaced."""
+    while True:
+        try:
+            with app.engine.store.transaction() as tx:
+                return tx.query(statement)
+        except Exception as error:
+            if app.engine.store.driver.trouble(error) is not Trouble.GONE:
+                raise
 
 
 def start_chains(app: App, count: int) -> list[Run[Any]]:

@@ -250,6 +250,18 @@ def test_handing_back_beside_a_pause_does_not_slip_past_it(store: SqlStore, riva
     assert state_of(store, "a") == "held"
 
 
+def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_tokens(store: SqlStore) -> None:
+    one(store, start("a", "b", "c"))
+    lost = claim(store, "w1", limit=2)
+    kept = claim(store, "w1")
+    for _ in range(2):
+        store.disclaim("w1", [row.token for row in lost] + ["never used"])
+    assert [state_of(store, run) for run in "abc"] == ["ready", "ready", "executing"]
+    assert ids(kept) == ["c"]
+    store.disclaim("w2", [row.token for row in kept])
+    assert state_of(store, "c") == "executing"
+
+
 def test_handing_nothing_back_is_fine(store: SqlStore) -> None:
     store.release([])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from detent.errors import AlreadyRunning, InvalidState, RunNotFound
-from detent.kernel.model import Start
+from detent.kernel.model import RunEnd, Start
 from detent.kernel.settle import Outcome
 from detent.stores import control
 from detent.stores.sql import SqlStore
@@ -117,8 +117,6 @@ def test_what_is_not_there_cannot_be_controlled(store: SqlStore) -> None:
             act(store, "nowhere")
     with pytest.raises(RunNotFound):
         store.resume("nowhere", now=NOW)
-    with pytest.raises(RunNotFound):
-        store.watch("nowhere")
 
 
 def test_of_two_resumes_at_once_one_is_refused(store: SqlStore, rival: SqlStore) -> None:
@@ -290,18 +288,32 @@ def test_a_cancel_that_wins_over_a_message_refuses_it(store: SqlStore) -> None:
 # -- Watch and note --------------------------------------------------------------------------------
 
 
-def test_watching_returns_the_run_as_it_is_and_twice_changes_nothing(store: SqlStore) -> None:
+def test_the_ends_of_many_runs_are_read_at_once(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, start("a", "b", "c", "d"))
+    first, second = claim(store, limit=2)
+    store.apply([settling(first, result="1"), settling(second, Outcome.FAILED, error=FAILURE)])
+    pause(store, "c")
+    ends = dict(store.ends(["a", "b", "c", "d", "nowhere"]))
+    assert ends == {
+        "a": RunEnd(state="finished", result="1"),
+        "b": RunEnd(state="failed", error=FAILURE),
+        "c": RunEnd(state="paused"),
+    }
+    assert store.ends([]) == []
+
+
+def test_watching_twice_changes_nothing(store: SqlStore) -> None:
     one(store, start())
-    assert [store.watch("run").state, store.watch("run").state] == ["ready", "ready"]
+    assert [store.ends(["run"], watch=["run", "run", "nowhere"]) for _ in range(2)] == [[], []]
 
 
 def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: SqlStore, rival: SqlStore) -> None:
     main = executing(store)
     with held_open(store, settling(main, result="1")):
-        attempt = Attempt(lambda: rival.watch("run"))
+        attempt = Attempt(lambda: rival.ends(["run"], watch=["run"]))
         is_seen_waiting(attempt, store)
-    found = attempt.result()
-    assert (found.state, found.result) == ("finished", "1")
+    assert attempt.result() == [("run", RunEnd(state="finished", result="1"))]
 
 
 def test_a_note_is_a_line_of_the_history_and_twice_is_two(store: SqlStore) -> None:

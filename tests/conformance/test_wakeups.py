@@ -90,7 +90,7 @@ def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(
 
 def test_the_end_of_a_watched_run_is_told(store: SqlStore, listener: Listener) -> None:
     main = executing(store)
-    store.watch("run")
+    store.ends([], watch=["run"])
     hearing = hear(listener)
     is_listening(store, hearing)
     store.apply([settling(main)])

@@ -124,5 +124,3 @@ class Unrebuildable(Exception):
     def __init__(self) -> None:
         super().__init__("holds a lock")
         self.lock = threading.Lock()
-
-

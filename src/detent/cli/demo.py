@@ -190,7 +190,7 @@ class Director:
         return Proof(
             order=run.id,
             state=run.state,
-            result=None if run.state != "finished" else run.result(),
+            result=None if run.state != "finished" else run.result(timeout=5),
             counts=dict(counts),
             packed_before=kept,
             packed_after=sum(things.values()) - kept,

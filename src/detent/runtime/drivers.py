@@ -13,7 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from ..commit import FIRST_WAIT, LONGEST_WAIT
 from ..context import Routine, Suspended
+from ..stores.base import Trouble
 from .bodies import acall, call
 from .requests import Body, Commit, MainBody, Pause, Read, Wait
 from .services import Services
@@ -45,7 +47,7 @@ def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
     if isinstance(request, Body):
         return call(services, request)
     if isinstance(request, Read):
-        return request.read()
+        return _read(services, request)
     if isinstance(request, Wait):
         waits.append(request)
         raise Suspended
@@ -55,6 +57,19 @@ def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
         time.sleep(request.seconds)
         return None
     raise TypeError(f"no driver performs {request!r}")
+
+
+def _read(services: Services, request: Read) -> Any:
+    """Ask the store; a database that is away is waited for, as with a commit."""
+    wait = FIRST_WAIT
+    while True:
+        try:
+            return request.read()
+        except Exception as error:
+            if services.store.driver.trouble(error) not in (Trouble.GONE, Trouble.RETRY):
+                raise
+        time.sleep(wait)
+        wait = min(wait * 2, LONGEST_WAIT)
 
 
 class Idling:
@@ -189,7 +204,9 @@ async def _aperform(services: Services, request: Any) -> Any:
         return await acall(services, request)
     if isinstance(request, Read):
         context = contextvars.copy_context()
-        return await asyncio.wrap_future(services.threads.submit(lambda: context.run(request.read)))
+        return await asyncio.wrap_future(
+            services.threads.submit(lambda: context.run(_read, services, request))
+        )
     if isinstance(request, Pause):
         return await asyncio.sleep(request.seconds)
     raise TypeError(f"no driver performs {request!r}")

@@ -30,20 +30,23 @@ def describe(error: BaseException) -> Error:
     trace = "".join(traceback.format_exception(error))
     stored = Error(
         type=f"{cls.__module__}.{cls.__qualname__}",
-        message=plain(_message(error))[:_LONGEST_MESSAGE],
+        message=plain(message_of(error))[:_LONGEST_MESSAGE],
         traceback=plain(trace)[-_LONGEST_TRACEBACK:],
         args=args,
         fields=fields or None,
     )
     if args is not None and fields is not None:
         again = _rebuild(stored)
-        stored.rebuildable = again is not None and type(again) is cls and _message(again) == _message(error)
+        stored.rebuildable = (
+            again is not None and type(again) is cls and message_of(again) == message_of(error)
+        )
     if not stored.rebuildable:
         stored.args = stored.fields = None
     return stored
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Its text, whatever its class does."""
     try:
         return str(error)
     except Exception as broken:  # its own __str__ fails

@@ -19,7 +19,7 @@ from ..kernel import model
 from ..kernel.journal import FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call
-from .failures import encode_error, raisable
+from .failures import encode_error, message_of, raisable
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -410,4 +410,4 @@ def jittered(span: int, jitter: float) -> int:
 
 
 def error_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {message_of(error)}"

@@ -70,6 +70,10 @@ class Local(Protocol):
 
     def deliver(self, claimed: Sequence[Claimed]) -> None: ...
 
+    def astray(self, tokens: Iterable[str]) -> None:
+        """Whether these leases were committed is not known."""
+        ...
+
     def give_back(self, leases: int) -> None:
         """The commit did not come to pass: the slots are free again."""
         ...
@@ -148,8 +152,8 @@ class Processes:
         with self._guard:
             if self._pool is None:
                 # Imported here: few apps need it, and it is slow to load.
-                from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415
-                from multiprocessing import get_context  # noqa: PLC0415
+                from concurrent.futures import ProcessPoolExecutor
+                from multiprocessing import get_context
 
                 self._pool = ProcessPoolExecutor(self._size, mp_context=get_context("spawn"))
             pool = self._pool

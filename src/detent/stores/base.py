@@ -46,6 +46,10 @@ class Office(Protocol):
         """Those of whom it is known that their process is gone."""
         ...
 
+    def doubt(self) -> None:
+        """The database was away: our sign of life may be lost, so look when it is taken next."""
+        ...
+
     def leave(self) -> None: ...
 
 

@@ -345,10 +345,8 @@ def _write(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.end_executions, sorted(changes.ended_executions, key=lambda end: (end["run_id"], end["node"]))),
         (sql.insert_executions, sorted(changes.executions, key=execution_order)),
         (sql.upsert_steps, [changes.steps[key] for key in sorted(changes.steps)]),
-        (
-            sql.insert_messages,
-            sorted(changes.messages, key=lambda sent: sent["run_id"]),
-        ),  # keeps a run's order
+        # (A run's own messages stay in the order of sending.)
+        (sql.insert_messages, sorted(changes.messages, key=lambda sent: sent["run_id"])),
         (sql.consume_messages, changes.consumed),
         (sql.end_runs, list(changes.ended_runs.values())),
         (sql.insert_history, changes.history),

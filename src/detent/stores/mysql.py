@@ -45,6 +45,7 @@ class MySqlDialect:
 
     server_now = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
     skip_locked = "SKIP LOCKED"
+    bytewise = ""  # our columns are, always
     fence = "LOCK IN SHARE MODE"  # MariaDB does not know FOR SHARE
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (
@@ -281,6 +282,9 @@ class NamedLocks:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
+
+    def doubt(self) -> None:
+        self._sure_until = 0.0
 
     def leave(self) -> None:
         if self._connection is not None:

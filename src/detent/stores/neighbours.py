@@ -142,6 +142,9 @@ class LockFiles:
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if not self._locked(self._path(worker.id))}
 
+    def doubt(self) -> None:
+        """The kernel holds our lock as long as we live, whatever became of the database."""
+
     def leave(self) -> None:
         if self._mine is not None:
             path, file = self._mine
@@ -176,6 +179,9 @@ class NoOffice:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
+
+    def doubt(self) -> None:
+        pass
 
     def leave(self) -> None:
         pass

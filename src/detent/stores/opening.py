@@ -17,12 +17,12 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
     scheme = url.partition(":")[0].partition("+")[0]
     driver: Driver
     if scheme == "sqlite":
-        from .sqlite import SqliteDriver  # noqa: PLC0415
+        from .sqlite import SqliteDriver
 
         driver = SqliteDriver(unquote(urlsplit(url).path.removeprefix("/")))
         return SqlStore(driver, dialect="sqlite", pool_size=pool_size)
     if scheme in ("postgresql", "postgres"):
-        from .postgres import PostgresDriver  # noqa: PLC0415
+        from .postgres import PostgresDriver
 
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
@@ -30,7 +30,7 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
         plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
         return SqlStore(PostgresDriver(plain, pgbouncer=pgbouncer), dialect="postgres", pool_size=pool_size)
     if scheme in ("mysql", "mariadb"):
-        from .mysql import MySqlDriver  # noqa: PLC0415
+        from .mysql import MySqlDriver
 
         return SqlStore(MySqlDriver(url), dialect="mysql", pool_size=pool_size)
     raise UnknownScheme(scheme)

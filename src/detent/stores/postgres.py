@@ -41,6 +41,7 @@ _MIGRATION_LOCK = 0x6465_7465_6E74  # "detent"
 class PostgresDialect:
     server_now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)"
     skip_locked = "SKIP LOCKED"
+    bytewise = 'COLLATE "C"'
     # Conflicts with deleting the row, not with the heartbeat's update of it.
     fence = "FOR KEY SHARE"
     hero = ACTIVE_HERO
@@ -244,7 +245,7 @@ class AdvisoryLocks:
 
     def _alive(self) -> bool:
         try:
-            self._open().execute("SELECT 1")
+            self._connection.execute("SELECT 1")
         except psycopg.Error:
             return False
         self._sure_until = time.monotonic() + OFFICE_LOOK
@@ -268,6 +269,9 @@ class AdvisoryLocks:
         )
         held = {row[0] for row in rows}
         return {worker.id for worker in workers if worker.lock_no not in held}
+
+    def doubt(self) -> None:
+        self._sure_until = 0.0
 
     def leave(self) -> None:
         if self._connection is not None:
@@ -297,6 +301,9 @@ class LeaseOnly:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
+
+    def doubt(self) -> None:
+        pass
 
     def leave(self) -> None:
         pass

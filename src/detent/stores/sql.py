@@ -202,12 +202,12 @@ class SqlStore:
         self._again(self._writer, lambda tx: canceling.note(tx, run_id, event, detail, now))
 
     def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
-        """Those of the runs that are over or paused; at the end of those to `watch`, other processes are told.
+        """Those of the runs that are over or paused; when those to `watch` end, other processes are told.
 
-        Watching comes first: what ends after it notifies, what ended before it is seen.
+        Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes nothing.
         """
         if watch:
-            marks = batch([{"id": run} for run in watch])
+            marks = batch([{"id": run} for run in sorted(set(watch))])
             self._again(self._writer, lambda tx: tx.run(tx.sql.watch_runs, rows=marks))
         with self._reading() as tx:
             rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))

@@ -28,6 +28,7 @@ BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its
 class SqliteDialect:
     server_now = ":now"
     skip_locked = ""
+    bytewise = ""  # unless told otherwise, SQLite compares so
     fence = ""
     hero = ACTIVE_HERO
 

@@ -58,6 +58,7 @@ class Dialect(Protocol):
     """Where databases differ."""
 
     skip_locked: str
+    bytewise: str  # behind a column to sort by: by code point
     server_now: str  # microseconds by the database's clock, or `:now`
     fence: str  # a shared lock that a heartbeat does not wait for
     hero: str  # the condition by which the index finds the active run of a hero
@@ -197,12 +198,13 @@ def build(d: Dialect) -> Statements:
         known_runs=f"""
 SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
         # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
-        # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order.
+        # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
+        # which is that of Python: by code point, whatever the database's own collation.
         lock_runs=f"""
 SELECT r.id, r.state, r.watched
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
- ORDER BY r.id
+ ORDER BY r.id {d.bytewise}
  {d.lock("r")}""",
         # State and token are for the caller to compare: as conditions here they lead a planner
         # to begin with all that executes anywhere, and to wait for strangers' locks.
@@ -210,7 +212,7 @@ SELECT r.id, r.state, r.watched
 SELECT t.run_id, t.node, t.attempt, t.token, t.state
   FROM {d.rows(*keys)}
   {d.join("detent_executions", "t")} ON {on_key}
- ORDER BY t.run_id, t.node, t.attempt
+ ORDER BY t.run_id {d.bytewise}, t.node {d.bytewise}, t.attempt
  {d.lock("t")}""",
         delivered="""
 SELECT state, outcome FROM detent_executions
@@ -369,7 +371,7 @@ SELECT DISTINCT x.run_id, x.attempt
         ends=f"""
 SELECT r.id, r.state, r.result, r.error
   FROM {d.rows("id")}
-  JOIN detent_runs r ON r.id = x.id
+  {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state <> 'ready'""",
         hold=f"""
 UPDATE detent_executions {d.by("PRIMARY")} SET state = 'held'

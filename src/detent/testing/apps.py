@@ -46,7 +46,7 @@ class TestingApp(App):
         """Serve more definitions."""
         self.engine.registry.add(collect(definitions))
 
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]: 
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run, of whatever is given."""
         if not isinstance(definition, str):
             self.include(definition)

@@ -67,7 +67,9 @@ def crash_everywhere(
         wrong += [f"{point}: step {key!r} was recorded twice" for key in twice]
     if wrong:
         lines = "\n  ".join(wrong)
-        raise WorkflowNotCrashSafe(f"{workflow.name} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}")
+        raise WorkflowNotCrashSafe(
+            f"{workflow.name} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}"
+        )
     return len(points)
 
 
@@ -219,9 +221,13 @@ class CrashingStore(SqlStore):
 def _label(operation: Operation) -> str | None:
     """What an operation is to the reader of a report; None where a crash is not interesting."""
     if isinstance(operation, Record):
-        parts = [f"{step.key} ({step.state})" for step in operation.steps if step.state != StepState.EXECUTING]
+        parts = [
+            f"{step.key} ({step.state})" for step in operation.steps if step.state != StepState.EXECUTING
+        ]
         parts += [f"spawn {row.node}" for row in operation.executions]
-        parts += [f"child {run.parent_key}" for run in (operation.children.runs if operation.children else ())]
+        parts += [
+            f"child {run.parent_key}" for run in (operation.children.runs if operation.children else ())
+        ]
         return ", ".join(parts) or None
     if isinstance(operation, Settle):
         return f"the end of {operation.key.node if operation.key.node != MAIN else 'the run'}"

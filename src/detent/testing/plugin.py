@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def detent_app() -> Iterator[TestingApp]:
     """An app on a database in memory, with a worker and a clock moved by hand."""
     # Imported late: a plugin is loaded by every pytest run, also by those that never use it.
-    from .apps import TestingApp  # noqa: PLC0415
+    from .apps import TestingApp
 
     with TestingApp() as app:
         yield app

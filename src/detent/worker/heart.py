@@ -78,6 +78,7 @@ class Heart:
                     log.warning("worker %s: the database is away (%s)", self._worker.id, error)
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
+                self._office.doubt()
                 wait = RETRY
 
     def beat(self) -> None:

@@ -1,0 +1,52 @@
+"""What a type checker must make of the public face.  Never run; `make check` reads it."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import detent
+from detent import Context, step, workflow
+from detent.aio import AsyncRun
+
+
+@step(retry=detent.Retry(attempts=5))
+def charge(order_id: int) -> str:
+    return str(order_id)
+
+
+@step
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@workflow
+def fulfil(order_id: int) -> str:
+    assert_type(charge(order_id), str)
+    assert_type(charge.map([1, 2]), list[str])
+    assert_type(charge.spawn(1).result(), str)
+    assert_type(fetch.sync("u"), bytes)
+    return charge(order_id)
+
+
+@workflow
+async def crawl(ctx: Context, url: str) -> int:
+    assert_type(await fetch(url), bytes)
+    assert_type(await charge.aio(1), str)
+    assert_type(await fetch.map(["a"]), list[bytes])
+    assert_type(await fetch.spawn("a"), bytes)
+    return len(await fetch(url))
+
+
+def sync_face(app: detent.App) -> None:
+    run = app.start(fulfil, 42)
+    assert_type(run, detent.Run[str])
+    assert_type(run.result(), str)
+    assert_type(app.start(crawl, "u").result(), int)
+    app.start(fulfil, "42")  # type: ignore[call-overload]
+    app.start(fulfil)  # type: ignore[call-overload]
+
+
+async def async_face(app: detent.AsyncApp) -> None:
+    run = await app.start(crawl, "u")
+    assert_type(run, AsyncRun[int])
+    assert_type(await run.result(), int)
