@@ -258,9 +258,10 @@ class AsyncRun(Generic[R]):
         answer: asyncio.Future[RunEnd] = loop.create_future()
         waiter = engine.wait_for(
             self._row,
-            lambda end: _answer_soon(loop, answer, end),
+            lambda end: None if answer.done() else answer.set_result(end),
             wants_pauses=not wait_paused,
             fresh=self._fresh,
+            loop=loop,
         )
         self._fresh = False
         try:
@@ -377,15 +378,6 @@ async def patched(id: str) -> bool:
     """Guard a change of a workflow's code; see `detent.patched`."""
     frame = current_frame("patched")
     return True if frame is None else await frame.adrive(frame.patched(id))
-
-
-def _answer_soon(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[RunEnd], end: RunEnd) -> None:
-    def settle() -> None:
-        if not answer.done():
-            answer.set_result(end)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
 
 
 async def _in_thread(job: Callable[[], T]) -> T:

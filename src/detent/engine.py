@@ -242,9 +242,13 @@ class Engine:
     # News, from this process and from others
 
     def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
-        for operation, answer in zip(operations, applied.answers, strict=True):
-            if isinstance(answer, Settled) and answer.ended is not None and isinstance(operation, Settle):
-                self.waiters.ended(operation.key.run_id, answer.ended)
+        ends = [
+            (operation.key.run_id, answer.ended)
+            for operation, answer in zip(operations, applied.answers, strict=True)
+            if isinstance(operation, Settle) and isinstance(answer, Settled) and answer.ended is not None
+        ]
+        if ends:
+            self.waiters.ended(ends)
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
@@ -425,7 +429,7 @@ class Engine:
         canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
         for run in canceled:
             self._tell(run, "canceled")
-            self.waiters.ended(run, RunEnd(state=RunState.CANCELED))
+        self.waiters.ended([(run, RunEnd(state=RunState.CANCELED)) for run in canceled])
         self._poke()
         return self.store.run(run_id)
 
@@ -464,13 +468,19 @@ class Engine:
         raise paused from (_run_error(row, end.error) if end.error is not None else None)
 
     def wait_for(
-        self, row: RunRow, wake: Callable[[RunEnd], None], *, wants_pauses: bool, fresh: bool
+        self,
+        row: RunRow,
+        wake: Callable[[RunEnd], None],
+        *,
+        wants_pauses: bool,
+        fresh: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Waiter:
         """Call `wake` with the run's end, once; `waiters.remove` stops that."""
         if self.worker is None:
             self._listen()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
-        waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh)
+        waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
         self.waiters.add(waiter)
         return waiter
 

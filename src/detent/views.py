@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from .clock import from_micros
 from .engine import Engine
-from .kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step
+from .kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step, StepState
 from .runtime.failures import decode_error
 
 
@@ -63,10 +63,11 @@ def ended_row(row: RunRow, end: RunEnd) -> RunRow:
 def executions_of(engine: Engine, run_id: str) -> list[Execution]:
     """Attempts and steps of a run, in the order in which they began."""
     _ = engine.services
-    engine.row(run_id)
+    run = engine.row(run_id)
+    until = engine.clock.now() if run.finished_at is None else run.finished_at
     rows = [_of_execution(row) for row in engine.store.executions(run_id)]
     steps = [
-        _of_step(step)
+        _of_step(_awake(step, until))
         for step in engine.store.journal([run_id])[run_id]
         if step.kind not in ("spawn", "spawned", "progress")
     ]
@@ -105,6 +106,14 @@ def _of_execution(row: ExecutionRow) -> Execution:
         result=row.result,
         error=_error(row.error),
     )
+
+
+def _awake(step: Step, until: int) -> Step:
+    """A sleep is recorded when it begins; it is over when its time has come."""
+    asleep = step.kind == "sleep" and step.state == StepState.WAITING
+    if not asleep or step.wake_at is None or step.wake_at > until:
+        return step
+    return replace(step, state=str(StepState.COMPLETED), finished_at=step.wake_at)
 
 
 def _of_step(step: Step) -> Execution:

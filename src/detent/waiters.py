@@ -7,10 +7,11 @@ now and then in case a notification was lost.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .kernel.model import RunEnd, RunState
 from .stores.base import Trouble
@@ -26,7 +27,7 @@ LARGEST_KEPT = 2_000  # ... and how long their results may be
 class Waiter:
     """Waits for one run; `wake` is called once, with the run's end."""
 
-    __slots__ = ("looked", "ours", "run_id", "wake", "wants_pauses")
+    __slots__ = ("loop", "looked", "ours", "run_id", "wake", "wants_pauses")
 
     def __init__(
         self,
@@ -36,8 +37,10 @@ class Waiter:
         wants_pauses: bool,
         ours: bool = False,
         fresh: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self.run_id = run_id
+        self.loop = loop  # where `wake` is to be called; None: right away
         self.wake = wake
         self.wants_pauses = wants_pauses
         self.ours = ours  # our own worker may well be the one that ends it
@@ -76,16 +79,18 @@ class Waiters:
         with self._guard:
             self._forget(waiter)
 
-    def ended(self, run_id: str, end: RunEnd) -> None:
-        """A run ended, or paused, as this process knows first."""
+    def ended(self, ends: Sequence[tuple[str, RunEnd]]) -> None:
+        """Runs ended, or paused, as this process knows first."""
+        told: list[tuple[Waiter, RunEnd]] = []
         with self._guard:
-            if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
-                self._finished[run_id] = end
-                if len(self._finished) > KEPT:
-                    self._finished.popitem(last=False)
-            told = self._told(run_id, end)
-        for waiter in told:
-            waiter.wake(end)
+            for run_id, end in ends:
+                if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
+                    self._finished[run_id] = end
+                    if len(self._finished) > KEPT:
+                        self._finished.popitem(last=False)
+                if run_id in self._waiting:
+                    told += [(waiter, end) for waiter in self._told(run_id, end)]
+        _wake(told)
 
     def heard(self) -> None:
         """Another process ended something, or may have."""
@@ -140,6 +145,23 @@ class Waiters:
         watch = {waiter.run_id for waiter in asked if not waiter.ours or waiter.looked > 1}
         for waiter in asked:
             waiter.looked += 1
-        for run_id, end in self._store.ends(sorted(runs), watch=sorted(watch)):
-            self.ended(run_id, end)
+        self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))
         return any(waiter.looked <= 1 for waiter in asked)
+
+
+def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
+    """Wake all; those on a loop with one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, RunEnd]]] = {}
+    for waiter, end in told:
+        if waiter.loop is None:
+            waiter.wake(end)
+        else:
+            loops.setdefault(waiter.loop, []).append((waiter, end))
+    for loop, group in loops.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_wake_here, group)
+
+
+def _wake_here(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
+    for waiter, end in told:
+        waiter.wake(end)

@@ -222,11 +222,15 @@ def _act(step: Step) -> str:
 
 
 def _shown(key: str, title: str, step: Step | None) -> Act:
-    done = step is not None and step.state == StepState.COMPLETED
-    took = None
-    if step is not None and step.finished_at is not None and step.started_at is not None:
-        took = (step.finished_at - step.started_at) / 1e6
-    return Act(key=key, title=title, done=done, begun=step is not None, seconds=took)
+    if step is None:
+        return Act(key=key, title=title, done=False, seconds=None)
+    # A sleep is over when its time has come, whether somebody looks or not.
+    end = step.wake_at if step.kind == "sleep" else step.finished_at
+    done = step.state == StepState.COMPLETED or (
+        step.kind == "sleep" and (end or 0) <= time.time_ns() // 1000
+    )
+    took = None if end is None or step.started_at is None else (end - step.started_at) / 1e6
+    return Act(key=key, title=title, done=done, seconds=took)
 
 
 def _command() -> str:

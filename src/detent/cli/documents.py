@@ -26,7 +26,7 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "state": shown_state(row),
         "queue": row.queue,
         "priority": row.priority,
-        "input": payload(app, row.input),
+        "input": call_document(app, row.input),
         "result": payload(app, row.result),
         "error": None if row.error is None else error_document(msgspec.json.decode(row.error, type=Error)),
         "parent": row.parent,
@@ -51,7 +51,7 @@ def execution_document(app: App, item: Execution) -> dict[str, Any]:
         "started_at": iso(item.started_at),
         "finished_at": iso(item.finished_at),
         "seconds": item.duration,
-        "input": payload(app, item.input),
+        "input": call_document(app, item.input),
         "result": payload(app, item.result),
         "error": None if item.error is None else error_document(item.error),
     }
@@ -93,6 +93,14 @@ def export_document(app: App, run: Run[Any]) -> dict[str, Any]:
             for moment, event, detail in store.history(run.id)
         ],
     }
+
+
+def call_document(app: App, text: str | None) -> Any:
+    """A call's arguments, with both keys."""
+    call = payload(app, text)
+    if isinstance(call, dict) and {*call} <= {"args", "kwargs"}:
+        return {"args": [], "kwargs": {}} | call
+    return call
 
 
 def payload(app: App, text: str | None) -> Any:

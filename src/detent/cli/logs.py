@@ -10,6 +10,8 @@ from typing import Any
 import click
 import msgspec
 
+from .output import without_machinery
+
 log = logging.getLogger("detent.cli")
 _COLORS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red", "DEBUG": "bright_black"}
 _CONTEXT = ("run", "step", "attempt")  # what the logger of a step's context adds
@@ -58,7 +60,7 @@ class Lines(logging.Formatter):
         known = " ".join(f"{name}={getattr(record, name)}" for name in _CONTEXT if hasattr(record, name))
         message = f"{record.getMessage()}{f'  ({known})' if known else ''}"
         if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
+            message += "\n" + without_machinery(self.formatException(record.exc_info))
         time = f"{_moment(record).astimezone():%H:%M:%S}"
         if not sys.stderr.isatty():
             return f"{time} {record.levelname.lower():7} {message}"

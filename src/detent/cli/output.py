@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +31,11 @@ STYLES = {
     "skipped": "dim",
 }
 _PIPE_WIDTH = 200  # nobody's terminal: cut nothing off
-_FOLDED = 6  # lines of a traceback
+_FOLDED = 8  # lines of a traceback
+# A frame of ours: its place, then the lines of its code, which are indented more.
+_MACHINERY = re.compile(
+    r'^  File "[^"]*[/\\]detent[/\\](?:runtime[/\\]\w+|functions|aio)\.py".*\n(?:    .*\n)*', re.MULTILINE
+)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -115,5 +120,10 @@ def error_title(error: Error) -> str:
 
 def folded(traceback: str) -> tuple[int, list[str]]:
     """How many lines were left out, and the last ones."""
-    lines = traceback.rstrip().splitlines()
-    return max(0, len(lines) - _FOLDED), lines[-_FOLDED:]
+    lines = without_machinery(traceback).rstrip().splitlines()
+    return len(traceback.rstrip().splitlines()) - len(lines[-_FOLDED:]), lines[-_FOLDED:]
+
+
+def without_machinery(traceback: str) -> str:
+    """A traceback without the frames that lie between the worker and the user's own code."""
+    return _MACHINERY.sub("", traceback)

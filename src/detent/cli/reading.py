@@ -214,7 +214,7 @@ def _bar(item: Execution, begin: datetime, end: datetime) -> Text:
     """Where on the line from the run's begin to its end this was."""
     whole = (end - begin).total_seconds() or 1e-6
     start = item.started_at or item.finished_at
-    if start is None:
+    if start is None or (item.finished_at is None and item.state == "scheduled"):
         return Text()
     stop = item.finished_at or end
     left = min(_BAR - 1, int((start - begin).total_seconds() / whole * _BAR))
@@ -235,7 +235,7 @@ def _brief_outcome(app: App, item: Execution) -> Text:
 
 def _print_errors(out: Console, executions: list[Execution]) -> None:
     told: set[str] = set()
-    for item in executions:
+    for item in sorted(executions, key=lambda item: item.kind == "main"):  # a step's error is its run's, too
         if item.error is None or error_title(item.error) in told:
             continue
         told.add(error_title(item.error))
@@ -244,7 +244,7 @@ def _print_errors(out: Console, executions: list[Execution]) -> None:
         out.print(Text(error_title(item.error), style="red"))
         hidden, lines = folded(item.error.traceback)
         if hidden:
-            out.print(f"    … {hidden} lines more in --json", style="dim")
+            out.print(f"    … {hidden} more lines in --json", style="dim")
         for line in lines:
             out.print(Text(f"    {line}", style="dim"))
 

@@ -21,10 +21,7 @@ from rich.text import Text
 
 from .output import STYLES, span
 
-_NOTES = {
-    "charge_card": "nobody pays twice",
-    "sleep": "no thread waits for it",
-}
+_NOTES = {"sleep": "no thread waits, no process needs to live"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ class Act:
     key: str
     title: str
     done: bool
-    begun: bool
     seconds: float | None
 
 
@@ -150,7 +146,7 @@ class Lines(Stage):
     def finish(self, proof: Proof, curtain: Curtain) -> None:
         self._line("what the steps wrote down as they ran:")
         for name, count in proof.counts.items():
-            self._line(f"   {name} ran {_times(count)}{_remark(name, count, proof)}")
+            self._line(f"   {name} ran {_times(count)} {_remark(name, count, proof)}".rstrip())
         for problem in proof.problems:
             self._line(f"!! {problem}")
         if proof.holds:
@@ -207,11 +203,11 @@ class Theatre(Stage):
         rows.add_column(justify="right", min_width=7, no_wrap=True)
         for act in view.acts:
             rows.add_row(*self._row(act, view))
-        who = (
-            Text.assemble("worker ", (str(self.worker), "bold"))
-            if self.worker is not None
-            else Text("no worker", style="bold red" if not view.over else "dim")
-        )
+        who = Text("no worker", style="bold red")
+        if self.worker is not None:
+            who = Text.assemble("worker ", (str(self.worker), "bold"))
+        elif view.over:
+            who = Text("done", style="green")
         title = Text.assemble(" ", (view.order, "bold"), "  ", (view.state, STYLES.get(view.state, "")), " ")
         border = "green" if view.over else "blue" if self.worker is not None else "red"
         return Padding(
@@ -230,7 +226,7 @@ class Theatre(Stage):
 
     def _row(self, act: Act, view: View) -> tuple[Any, Any, Any, Any]:
         current = view.now is act
-        detail: Any = Text(_NOTES.get(act.key, "") if act.done else "", style="dim")
+        detail: Any = Text(_NOTES.get(act.key, "") if current else "", style="dim")
         if act.key == "pack" and (view.packed or current):
             bar = ProgressBar(
                 total=view.of,
@@ -253,7 +249,8 @@ class Theatre(Stage):
         rows = Table.grid(padding=(0, 2))
         for name, count in proof.counts.items():
             style = "green" if count == 1 else "yellow"
-            rows.add_row(Text(name), Text(f"ran {_times(count)}", style=style), _remark(name, count, proof))
+            remark = Text(_remark(name, count, proof), style="dim")
+            rows.add_row(Text(name), Text(f"ran {_times(count)}", style=style), remark)
         verdict = (
             Text.assemble(("✓ ", "bold green"), (f"{_verdict()}  ", "bold"), (span(proof.seconds), "dim"))
             if proof.holds
@@ -284,10 +281,7 @@ def _times(count: int) -> str:
 def _remark(name: str, count: int, proof: Proof) -> str:
     if name != "pack" or count < 2:
         return ""
-    return (
-        f"  (it was killed in the middle: {proof.packed_before} things were packed before, "
-        f"{proof.packed_after} after)"
-    )
+    return f"(killed in the middle: {proof.packed_before} things packed before, {proof.packed_after} after)"
 
 
 def _verdict() -> str:

@@ -293,6 +293,7 @@ class Settle(Operation):
     plan: SettlePlan
     parent: str | None = None
     steps: list[Step] = []
+    waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
 
 

@@ -142,6 +142,7 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         now=frame.now(),
         plan=settle(FUNCTION, claimed, ending),
         parent=claimed.parent,
+        waited=claimed.deliveries > 1,
         unless_canceled=not frame.undoing and undo.needed(frame),
     )
 

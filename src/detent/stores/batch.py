@@ -263,6 +263,8 @@ def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
     changes.history += plan.history
     if plan.run is not None:
         end_run(op.key.run_id, plan.run, op.now, changes)
+        if not op.waited:
+            changes.unwaited.discard(op.key.run_id)
         if op.parent is not None and plan.run.state != RunState.PAUSED:
             changes.settled[op.parent, topic_of("child", op.key.run_id)] += 1
     return Settled(verdict=Verdict.APPLIED, run_state=state, ended=plan.run)

@@ -24,7 +24,10 @@ SELECT job, queue, state, COUNT(*), MIN(scheduled_for)
 
 # What must be so, or a commit that was reported done may be lost with the machine's power.
 _DURABILITY: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "sqlite": ("SELECT 'synchronous', synchronous FROM pragma_synchronous", {"synchronous": ("2", "3")}),
+    "sqlite": (
+        "SELECT 'synchronous', CASE WHEN synchronous >= 2 THEN 'FULL' ELSE 'NORMAL' END FROM pragma_synchronous",
+        {"synchronous": ("FULL",)},
+    ),
     "postgres": (
         "SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit')",
         {"fsync": ("on",), "synchronous_commit": ("on", "remote_write", "remote_apply", "local")},

@@ -127,6 +127,7 @@ class MySqlDriver:
     statements = pyformat(build(MySqlDialect()))
 
     def __init__(self, url: str) -> None:
+        self.own: set[int] = set()  # our listeners: we do not call ourselves
         if pymysql is None:
             raise MissingDriver(self.name, "mysql")
         parts = urlsplit(url)
@@ -196,6 +197,8 @@ class MySqlDriver:
             mark=f"SELECT SLEEP(%{_LISTENING}%",
         )
         for (connection_id,) in listening:
+            if connection_id in self.own:
+                continue
             try:
                 tx.run(f"KILL QUERY {int(connection_id)}")
             except pymysql.MySQLError:  # it woke up by itself
@@ -237,14 +240,17 @@ class MySqlListener:
     polls_after_news = (0.02, 0.1, 0.5)
 
     def __init__(self, driver: MySqlDriver) -> None:
+        self._own = driver.own
         self._connection = driver.connect()
+        self._own.add(self._connection.thread_id())
         self._polls = list(self.polls_after_news)
 
     def wait(self, seconds: float) -> list[str]:
-        poll = self._polls.pop(0) if self._polls else self.poll
-        if self._sleep(min(seconds, poll)):
+        after_news = bool(self._polls)
+        called = self._sleep(min(seconds, self._polls.pop(0) if after_news else self.poll))
+        if called:
             self._polls = list(self.polls_after_news)
-        return [""]
+        return [""] if called or after_news else []
 
     def _sleep(self, seconds: float) -> bool:
         """Sleep; True when it was cut short."""
@@ -258,6 +264,7 @@ class MySqlListener:
                 return True
 
     def close(self) -> None:
+        self._own.discard(self._connection.thread_id())
         self._connection.close()
 
 

@@ -58,6 +58,7 @@ class Neighbours:
 class _Database(Protocol):
     path: str
     neighbours: Neighbours
+    writes: int  # how many transactions this process has begun
 
     def connect(self) -> sqlite3.Connection: ...
 
@@ -66,9 +67,11 @@ class Ear:
     """Listens on a socket of our own, and looks at the file's version now and then."""
 
     def __init__(self, database: _Database) -> None:
+        self._database = database
         self._neighbours = database.neighbours
         self._connection = database.connect()
         self._version = self._data_version()
+        self._writes = database.writes
         self._socket: socket.socket | None = None
         self._neighbours.folder.mkdir(exist_ok=True)
         name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
@@ -84,9 +87,11 @@ class Ear:
         while True:
             wait = max(0.0, min(_POLL, deadline - time.monotonic()))
             heard = self._hear(wait)
-            version = self._data_version()
-            if heard or version != self._version:
-                self._version = version
+            version, writes = self._data_version(), self._database.writes
+            # What we wrote ourselves changes the version too, and is no news.
+            changed = version != self._version and writes == self._writes
+            self._version, self._writes = version, writes
+            if heard or changed:
                 return heard or [""]
             if time.monotonic() >= deadline:
                 return []

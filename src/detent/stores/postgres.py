@@ -119,24 +119,28 @@ class PostgresDriver:
             raise MissingDriver(self.name, "postgres")
         self._url = url
         self._pgbouncer = pgbouncer
+        self.own: set[int] = set()  # our sessions: what they notify is no news to us
 
     def connect(self) -> Any:
-        return psycopg.connect(
+        connection = psycopg.connect(
             self._url,
             autocommit=True,
             prepare_threshold=None if self._pgbouncer else 3,
             connect_timeout=5,
             application_name="detent",
         )
+        self.own.add(connection.info.backend_pid)
+        return connection
 
     def tune(self, connection: Any) -> None:
-        # A plan that was made while a table was empty stays in use while it fills.  Ours always go from
-        # a batch through an index, so forbid what only ever looks good on empty tables.
+        # A plan that was made while a table was empty stays in use while it fills.  Ours go from a batch
+        # through an index, or along an index in its order: forbid what only looks good on empty tables.
         if not self._pgbouncer:
             connection.execute(
-                "SELECT set_config(name, 'off', false) FROM (VALUES ('enable_seqscan'), ('enable_hashjoin'),"
-                " ('enable_mergejoin'), ('jit')) AS settings(name)"
+                "SELECT set_config('enable_' || name, 'off', false) FROM (VALUES ('seqscan'), ('bitmapscan'),"
+                " ('hashjoin'), ('mergejoin'), ('sort')) AS plans(name)"
             )
+            connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
 
     def begin(self, connection: Any) -> None:
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -213,11 +217,13 @@ class PostgresDriver:
 
 class PostgresListener:
     def __init__(self, driver: PostgresDriver) -> None:
+        self._own = driver.own
         self._connection = driver.connect()
         self._connection.execute(f"LISTEN {_CHANNEL}")
 
     def wait(self, seconds: float) -> list[str]:
-        return [notice.payload for notice in self._connection.notifies(timeout=seconds, stop_after=1)]
+        notices = self._connection.notifies(timeout=seconds, stop_after=1)
+        return [notice.payload for notice in notices if notice.pid not in self._own]
 
     def close(self) -> None:
         self._connection.close()

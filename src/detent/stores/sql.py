@@ -204,7 +204,8 @@ class SqlStore:
     def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
         """Those of the runs that are over or paused; when those to `watch` end, other processes are told.
 
-        Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes nothing.
+        Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes
+        nothing.
         """
         if watch:
             marks = batch([{"id": run} for run in sorted(set(watch))])

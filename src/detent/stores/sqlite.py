@@ -91,6 +91,7 @@ class SqliteDriver:
         self.writing = threading.RLock()
         self.reading = self.writing if self.memory else None
         self._memory: sqlite3.Connection | None = None
+        self.writes = 0
         self.neighbours = Neighbours(f"{self.path}-detent")
 
     def connect(self) -> sqlite3.Connection:
@@ -115,6 +116,7 @@ class SqliteDriver:
         """All connections are alike."""
 
     def begin(self, connection: sqlite3.Connection) -> None:
+        self.writes += 1
         _patiently(connection, "BEGIN IMMEDIATE")
 
     def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
