@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import detent
+from detent.stores.base import Tx
 
 from . import limits, workflows
 from .databases import server_cpu
@@ -145,35 +146,34 @@ class _worker_process:  # noqa: N801 - used like a function
 def idle_worker(kind: str, url: str) -> list[Figure]:
     """What a worker costs that has nothing to do."""
     seconds = 8.0
+    counted = _count_statements()
     with detent.App(url, include=workflows.ALL, migrate=True):
         time.sleep(2)
-        queries, cpu, begun = _queries(kind, url), time.process_time(), time.perf_counter()
+        asked, cpu, begun = counted(), time.process_time(), time.perf_counter()
         time.sleep(seconds)
         taken = time.perf_counter() - begun
         used = time.process_time() - cpu
-        asked = _queries(kind, url) - queries
-    figures = [Figure("idle worker, CPU", 100 * used / taken, "%", "lower")]
-    if kind != "sqlite":
-        # Asking for the count is itself a statement on MySQL, and a transaction on PostgreSQL.
-        figures.append(Figure("idle worker, queries", max(0.0, asked - 1) / taken, "1/s", "lower"))
-    return figures
+        asked = counted() - asked
+    return [
+        Figure("idle worker, CPU", 100 * used / taken, "%", "lower"),
+        Figure("idle worker, queries", asked / taken, "1/s", "lower"),
+    ]
 
 
-def _queries(kind: str, url: str) -> int:
-    if kind == "sqlite":
-        return 0
-    connection = detent.App(url).engine.store.driver.connect()
-    cursor = connection.cursor()
-    if kind == "postgres":
-        cursor.execute(
-            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
-        )
-        count = int(cursor.fetchone()[0])
-    else:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
-        count = int(cursor.fetchone()[1])
-    connection.close()
-    return count
+def _count_statements() -> Callable[[], int]:
+    """Count every statement that the store sends from now on."""
+    counts = [0]
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[0] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    Tx.query = counting(Tx.query)  # type: ignore[method-assign]
+    Tx.run = counting(Tx.run)  # type: ignore[method-assign]
+    return lambda: counts[0]
 
 
 def import_time(kind: str, url: str) -> list[Figure]:

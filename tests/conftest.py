@@ -57,6 +57,16 @@ def mysql_database(mysql_url: str, _mysql: "MySQLAdmin") -> Iterator[str]:
     _mysql.drop(name)
 
 
+@pytest.fixture
+def pgbouncer_url(_postgres: "PostgresAdmin") -> Iterator[str]:
+    """An empty PostgreSQL database, through a PgBouncer that pools transactions."""
+    bouncer = _from_environment("DETENT_TEST_PGBOUNCER_URL")
+    name = _fresh_name()
+    _postgres.create(name)
+    yield f"{_with_database(bouncer, name)}?pgbouncer=true"
+    _postgres.drop(name)
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> str:
     """The server; `postgres_database` is a database of one's own on it."""

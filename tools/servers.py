@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Private PostgreSQL and MariaDB servers that live as long as one command.
+"""Private PostgreSQL and MariaDB servers that live as long as one command, and a PgBouncer in front of one.
 
-    python3 tools/servers.py -- .venv/bin/pytest            # both servers, the tests, and both are gone again
+    python3 tools/servers.py -- .venv/bin/pytest            # the servers, the tests, and all is gone again
     python3 tools/servers.py -- bash                        # look around by hand
 
 The command finds the servers through its environment:
 
     DETENT_TEST_POSTGRES_URL, DETENT_TEST_MYSQL_URL           where they are; one that is set already is used
                                                               as it is, and no server is started for it
-    DETENT_TEST_POSTGRES_CONTROL, DETENT_TEST_MYSQL_CONTROL   a file to stop() and start() the server by
+    DETENT_TEST_PGBOUNCER_URL                                 the PostgreSQL above, through a PgBouncer that
+                                                              pools transactions; we start one only in front
+                                                              of a PostgreSQL of our own
+    DETENT_TEST_POSTGRES_CONTROL, ...                         a file to stop() and start() the server by
 
-A test of what happens when a database goes away uses the second pair, from Python or from a shell:
+A test of what happens when a database goes away uses the control files, from Python or from a shell:
 
     servers.stop(os.environ["DETENT_TEST_POSTGRES_CONTROL"])   # python3 tools/servers.py stop [--crash] FILE
     servers.start(os.environ["DETENT_TEST_POSTGRES_CONTROL"])  # python3 tools/servers.py start FILE
@@ -18,7 +21,7 @@ A test of what happens when a database goes away uses the second pair, from Pyth
 Rules:
 
     1. Everything is private: data, sockets and logs in one temporary folder, ports on the loopback only,
-       random passwords.  A server that the machine runs for itself is neither used nor disturbed.
+       a random password.  A server that the machine runs for itself is neither used nor disturbed.
     2. Durability is what a fresh installation gives.  A test that passes because fsync is off proves nothing.
     3. Nothing stays behind, however we end.  The servers are children of a keeper process that holds one end
        of a pipe; when the other end closes, because we are done or because we were killed, it stops them and
@@ -40,6 +43,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,6 +57,7 @@ from types import FrameType
 from urllib.parse import urlunsplit
 
 MAX_CONNECTIONS = 200
+POOLED_SESSIONS = 5  # of PgBouncer with the server, for each database
 START_SECONDS = 60
 STOP_SECONDS = 60
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -84,15 +89,17 @@ class Control:
 
 
 class Kind(ABC):
-    """What differs between the two servers."""
+    """What differs between the servers."""
 
     name: str
     title: str
+    scheme: str
     package: str
     users: tuple[str, ...]
     programs: tuple[str, ...]
     stop_signal: signal.Signals
     crash_signal: signal.Signals
+    in_front_of: str | None = None  # the server that it makes no sense without
 
     @abstractmethod
     def prepare(self, folder: Path, user: str | None, port: int, password: str) -> list[str]:
@@ -106,6 +113,7 @@ class Kind(ABC):
 class Postgres(Kind):
     name = "postgres"
     title = "PostgreSQL"
+    scheme = "postgresql"
     package = "postgresql"
     users = ("postgres", "nobody")
     programs = ("postgres", "initdb")
@@ -140,6 +148,7 @@ class Postgres(Kind):
 class MariaDB(Kind):
     name = "mysql"
     title = "MariaDB"
+    scheme = "mysql"
     package = "mariadb-server"
     users = ("mysql", "nobody")
     programs = ("mariadbd", "mariadb-install-db")
@@ -181,7 +190,52 @@ class MariaDB(Kind):
         return False
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Postgres(), MariaDB())}
+class PgBouncer(Kind):
+    """Pools transactions; so few sessions that clients do get each other's."""
+
+    name = "pgbouncer"
+    title = "PgBouncer"
+    scheme = "postgresql"
+    package = "pgbouncer"
+    users = Postgres.users
+    programs = ("pgbouncer",)
+    stop_signal = signal.SIGQUIT  # what SIGTERM and SIGINT wait for depends on the version
+    crash_signal = signal.SIGKILL
+    in_front_of = Postgres.name
+
+    def prepare(self, folder: Path, user: str | None, port: int, password: str) -> list[str]:
+        behind = Control.read(folder.parent / f"{self.in_front_of}.json")
+        settings, accounts = folder / "pgbouncer.ini", folder / "accounts.txt"
+        _write_for(user, accounts, f'"detent" "{password}"\n')
+        _write_for(
+            user,
+            settings,
+            "[databases]\n"
+            f"* = host=127.0.0.1 port={behind.port}\n"
+            "[pgbouncer]\n"
+            "listen_addr = 127.0.0.1\n"
+            f"listen_port = {port}\n"
+            "unix_socket_dir =\n"
+            "auth_type = scram-sha-256\n"
+            f"auth_file = {accounts}\n"
+            "admin_users = detent\n"
+            "pool_mode = transaction\n"
+            f"default_pool_size = {POOLED_SESSIONS}\n"
+            f"max_client_conn = {5 * MAX_CONNECTIONS}\n"
+            "server_login_retry = 1\n",  # seconds; a test may have stopped the server behind
+        )
+        return [find_program(program) for program in self.programs] + [str(settings)]
+
+    def ready(self, control: Control, pid: int) -> bool:
+        # Asked whether it speaks TLS, it says yes or no.
+        place = ("127.0.0.1", control.port)
+        with suppress(OSError), socket.create_connection(place, timeout=1) as connection:
+            connection.sendall(struct.pack("!ii", 8, 80877103))
+            return connection.recv(1) in (b"S", b"N")
+        return False
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Postgres(), MariaDB(), PgBouncer())}
 
 
 # -- For a whole command -----------------------------------------------------------------------------
@@ -190,7 +244,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (Postgres(), MariaDB())}
 @contextmanager
 def running() -> Iterator[dict[str, str]]:
     """Run the servers that the environment does not name yet; gives the variables that name them."""
-    wanted = [kind for kind in KINDS.values() if not os.environ.get(_variable(kind, "URL"))]
+    wanted = _wanted()
     _install([kind for kind in wanted if not _installed(kind)])
     if not wanted:
         yield {}
@@ -209,8 +263,9 @@ def running() -> Iterator[dict[str, str]]:
             raise ServersError("the process that keeps the servers could not start")
         folder = Path(line.rstrip("\n"))
         variables: dict[str, str] = {}
+        password = secrets.token_hex(8)
         for kind in wanted:
-            variables |= _set_up(kind, folder)
+            variables |= _set_up(kind, folder, password)
         yield variables
     finally:
         keeper.stdin.close()
@@ -218,11 +273,25 @@ def running() -> Iterator[dict[str, str]]:
         keeper.stdout.close()
 
 
-def _set_up(kind: Kind, folder: Path) -> dict[str, str]:
+def _wanted() -> list[Kind]:
+    """Those that the environment does not name, each after the one that it stands in front of."""
+    missing = {name: kind for name, kind in KINDS.items() if not os.environ.get(_variable(kind, "URL"))}
+    for kind in list(missing.values()):
+        if kind.in_front_of is not None and kind.in_front_of not in missing:
+            del missing[kind.name]
+            behind = KINDS[kind.in_front_of]
+            say(
+                f"no {kind.title}: {behind.title} is not ours. The tests that need one fail, unless "
+                f"{_variable(kind, 'URL')} names one in front of {_variable(behind, 'URL')}"
+            )
+    return list(missing.values())
+
+
+def _set_up(kind: Kind, folder: Path, password: str) -> dict[str, str]:
     """Create and start one server; returns the variables that name it."""
     began = time.monotonic()
     user = _server_user(kind)
-    port, password = _free_port(), secrets.token_hex(8)
+    port = _free_port()
     home, file = folder / kind.name, folder / f"{kind.name}.json"
     home.mkdir(mode=0o700)
     _give_to(user, home)
@@ -239,8 +308,7 @@ def _set_up(kind: Kind, folder: Path) -> dict[str, str]:
     control.write(file)
     start(file)
     say(f"{kind.title} {_version(control)} on port {port}, ready in {time.monotonic() - began:.1f} s")
-    scheme = {"postgres": "postgresql"}.get(kind.name, kind.name)
-    url = urlunsplit((scheme, f"detent:{password}@127.0.0.1:{port}", "/detent", "", ""))
+    url = urlunsplit((kind.scheme, f"detent:{password}@127.0.0.1:{port}", "/detent", "", ""))
     return {_variable(kind, "URL"): url, _variable(kind, "CONTROL"): str(file)}
 
 
@@ -466,7 +534,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _server_user(kind: Kind) -> str | None:
-    """Neither server agrees to run as root."""
+    """None of them agrees to run as root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

@@ -207,10 +207,11 @@ class AsyncWithin:
         start = engine.planned(definition, calls, self._options)
         start.remote = True
         execute = async_execute(self._connection)
-        target = self._connection
-        if execute is not None:
+        if execute is None:  # a sync connection blocks anyway, and may belong to this thread
+            join(engine.store, self._connection, start)
+        else:
             target = LoopTx(engine.store.driver, asyncio.get_running_loop(), execute)
-        await _in_thread(lambda: join(engine.store, target, start))
+            await _in_thread(lambda: join(engine.store, target, start))
         return [AsyncRun(self._app, row) for row in engine.fresh(start)]
 
 
@@ -265,7 +266,9 @@ class AsyncRun(Generic[R]):
         )
         self._fresh = False
         try:
-            async with asyncio.timeout(None if timeout is None else span_micros(timeout) / 1e6):
+            if timeout is None:
+                return await answer
+            async with asyncio.timeout(span_micros(timeout) / 1e6):
                 return await answer
         except TimeoutError:
             row = (await self.refresh()).row

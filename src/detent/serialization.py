@@ -129,6 +129,8 @@ def _culprit(value: Any) -> str:
         parts = list(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    elif isinstance(value, msgspec.Struct):
+        parts = [getattr(value, name) for name in value.__struct_fields__]
     for part in parts[:1000]:
         try:
             msgspec.json.encode(part, enc_hook=_encode_unknown)

@@ -58,7 +58,7 @@ ODD = [
     "",
     "[]",
 ]
-UNFIT = {"NUL": "a\x00b", "a lone surrogate": "a\ud800b", "too long": "x" * 501}
+UNFIT = {"NUL": "a\x00b", "a lone surrogate": "a\ud800b", "too long": "x" * 501, "a space at the end": "a "}
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -121,8 +121,16 @@ def refused_operations(bad: str) -> dict[str, Operation]:
     }
 
 
-@pytest.mark.parametrize("bad", UNFIT.values(), ids=UNFIT)
-@pytest.mark.parametrize("what", refused_operations("x"))
+# A hero's id is the user's own, and only ever compared by its hash: it may end with a space.
+REFUSED = [
+    pytest.param(what, bad, id=f"{what}: {name}")
+    for name, bad in UNFIT.items()
+    for what in refused_operations("x")
+    if not (what.startswith("hero") and bad.endswith(" "))
+]
+
+
+@pytest.mark.parametrize(("what", "bad"), REFUSED)
 def test_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, what: str, bad: str) -> None:
     one(store, start("neighbour"))
     refused, fine = store.apply([refused_operations(bad)[what], start("fine")]).answers

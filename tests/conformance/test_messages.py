@@ -1,5 +1,9 @@
 """Messages: before, while or after the receiver waits, each arrives once and in order."""
 
+from contextlib import suppress
+
+import psycopg
+import pymysql
 import pytest
 
 from detent.errors import InvalidState, RunNotFound
@@ -74,6 +78,19 @@ def test_two_processes_that_send_the_same_message_send_one(store: SqlStore, riva
         is_seen_waiting(attempt, store)
     assert attempt.result() is Verdict.APPLIED
     assert unread(store) == ["1"]
+
+
+@pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
+def test_a_deadlock_with_a_stranger_is_tried_again(store: SqlStore, rival: SqlStore) -> None:
+    """We lock in one order; a user's own transaction may have locked in another."""
+    one(store, start("a", "b"))
+    with suppress(psycopg.errors.DeadlockDetected, pymysql.err.OperationalError), store.transaction() as tx:
+        tx.query(tx.sql.lock_run, id="b")
+        attempt = Attempt(lambda: rival.apply([message("a"), message("b")]).answers)
+        is_seen_waiting(attempt, store)
+        tx.query(tx.sql.lock_run, id="a")  # one of the two is now told to give way
+    assert attempt.result() == [Verdict.APPLIED] * 2
+    assert (unread(store, run="a"), unread(store, run="b")) == (["1"], ["1"])
 
 
 def test_messages_of_other_names_and_runs_stay_apart(store: SqlStore) -> None:

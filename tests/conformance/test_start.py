@@ -147,6 +147,14 @@ def test_a_heros_slot_does_not_confuse_where_one_name_ends_and_the_next_begins(s
     assert one(store, hero("second", "b\nc", hero_type="a"))[0].created
 
 
+def test_a_heros_id_may_end_with_a_space(store: SqlStore) -> None:
+    one(store, hero("first", "7"))
+    assert one(store, hero("second", "7 "))[0].created
+    found = store.explain_conflict(hero("third", "7 "))
+    assert isinstance(found, AlreadyRunning)
+    assert found.run_id == "second"
+
+
 def test_a_finished_run_frees_its_heros_slot(store: SqlStore) -> None:
     enlist(store, "w1")
     one(store, hero("first"))

@@ -226,8 +226,7 @@ def test_a_sign_of_life_that_was_cut_off_is_renewed(
     ours.take(worker)
     cut_off(store, ours)
     eventually(lambda: bool(theirs.vacant([worker])), "others see that the sign is gone")
-    if not isinstance(ours, LockFiles):
-        ours._sure_until = 0.0  # type: ignore[attr-defined] # five seconds later
+    ours.doubt()
     ours.take(worker)
     assert theirs.vacant([worker]) == set()
 

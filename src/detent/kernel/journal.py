@@ -71,6 +71,12 @@ class Journal:
         done = [step for step in self._entries.values() if step.state == StepState.COMPLETED]
         return sorted(done, key=lambda step: step.seq)
 
+    def undoable(self) -> bool:
+        """Whether something succeeded that has a compensation."""
+        return any(
+            step.undo is not None and step.state == StepState.COMPLETED for step in self._entries.values()
+        )
+
     def unasked(self) -> list[Step]:
         """What is recorded, and the code of today never asked for."""
         return [step for key, step in self._entries.items() if key not in self._asked]

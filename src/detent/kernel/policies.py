@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -43,7 +44,7 @@ class Retry:
             raise DefinitionError(
                 f"Retry(first={self.first}, longest={self.longest}): a wait cannot be negative"
             )
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
+        if not 1 <= self.factor < math.inf or not 0 <= self.jitter <= 1:  # NaN fits nowhere
             raise DefinitionError(
                 f"Retry(factor={self.factor}, jitter={self.jitter}): factor is at least 1, jitter from 0 to 1"
             )
@@ -80,4 +81,4 @@ def recovery_wait(recoveries: int) -> timedelta:
     longer, so that what kills its process does not take its neighbours along
     every time.
     """
-    return timedelta(seconds=0 if recoveries <= 1 else min(0.25 * 2 ** (recoveries - 2), 30))
+    return timedelta(seconds=0 if recoveries <= 1 else min(0.25 * 2 ** min(recoveries - 2, 10), 30))

@@ -162,9 +162,10 @@ class Frame(FrameCore):
         """What the workflow has started ends with it; what executes while it is put down ends by itself."""
         while self.suspending and self.live and self._idling.busy and self.branches:
             await asyncio.wait(self.branches, return_when=asyncio.FIRST_COMPLETED, timeout=RECHECK)
-        for branch in self.branches:
-            branch.cancel()
-        await asyncio.gather(*self.branches, return_exceptions=True)
+        if self.branches:
+            for branch in self.branches:
+                branch.cancel()
+            await asyncio.gather(*self.branches, return_exceptions=True)
 
     # From other threads
 

@@ -29,9 +29,7 @@ def begun(frame: FrameCore) -> model.Step | None:
 
 def needed(frame: FrameCore) -> bool:
     """Whether there may be something to undo."""
-    return any(
-        entry.undo is not None for entry in frame.journal.completed() if entry.kind in ("step", "spawned")
-    )
+    return frame.journal.undoable()
 
 
 def undo_all(frame: FrameCore, error: str | None, name: str = BEGUN) -> Routine[None]:

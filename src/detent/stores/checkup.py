@@ -25,7 +25,8 @@ SELECT job, queue, state, COUNT(*), MIN(scheduled_for)
 # What must be so, or a commit that was reported done may be lost with the machine's power.
 _DURABILITY: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "sqlite": (
-        "SELECT 'synchronous', CASE WHEN synchronous >= 2 THEN 'FULL' ELSE 'NORMAL' END FROM pragma_synchronous",
+        "SELECT 'synchronous', CASE WHEN synchronous >= 2 THEN 'FULL' ELSE 'NORMAL' END"
+        "  FROM pragma_synchronous",
         {"synchronous": ("FULL",)},
     ),
     "postgres": (

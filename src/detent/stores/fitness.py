@@ -62,6 +62,8 @@ def _first(*names: tuple[str, str, int]) -> NameUnfit | None:
     for what, text, longest in names:
         if len(text) > longest:
             return NameUnfit(what, text[:60], f"has {len(text)} characters, {longest} are allowed")
+        if text.endswith(" ") and not what.startswith("hero"):
+            return NameUnfit(what, text, "ends with a space, and MySQL does not tell that from none")
         if "\x00" in text:
             return NameUnfit(what, text, "contains NUL, which PostgreSQL cannot store")
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):

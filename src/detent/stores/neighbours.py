@@ -140,8 +140,13 @@ class LockFiles:
             return
         self.leave()
         self._folder.mkdir(exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Who looked for us between the two found it unlocked, and removed it: then it proves nothing.
+            if _lies_at(file, path):
+                break
+            os.close(file)
         self._mine = (path, file)
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
@@ -174,6 +179,13 @@ class LockFiles:
             return False
         finally:
             os.close(file)
+
+
+def _lies_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 class NoOffice:

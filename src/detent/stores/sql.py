@@ -102,8 +102,11 @@ class SqlStore:
             return None  # the long way tries again
 
     def explain_conflict(self, operation: Operation) -> Any:
-        """What is in the way of an operation that hit a unique key; reads only."""
-        with self._writer.transaction() as tx:
+        """What is in the way of an operation that hit a unique key; reads only.
+
+        Not as a writer: on SQLite the caller may be holding the one lock that writers need.
+        """
+        with self._reading() as tx:
             return batches.explain_conflict(tx, operation)
 
     def already_applied(self, operation: Operation) -> Any:
