@@ -71,6 +71,7 @@ from .worker.worker import Worker
 log = logging.getLogger("detent")
 DEFAULT_QUEUE = "default"
 LONGEST_ID = 200
+LISTEN = 0.1  # seconds of listening in one piece: closing waits for the end of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +274,7 @@ class Engine:
                 if listener is None:
                     listener = self.store.driver.listener()
                     self._heard("")  # what was said while nobody listened
-                for payload in listener.wait(0.5):
+                for payload in listener.wait(LISTEN):
                     self._heard(payload)
             except Exception as error:
                 if self.store.driver.trouble(error) is not Trouble.GONE:

@@ -76,6 +76,7 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
 
 def history_of(engine: Engine, row: RunRow) -> list[Happening]:
     """What happened to a run: its start, its steps, what was noted, its end."""
+    row = engine.row(row.id)
     events = [Happening(from_micros(row.created_at), "started", {"type": row.type, "queue": row.queue})]
     for item in executions_of(engine, row.id):
         facts = {"node": item.node, "attempt": item.attempt, "kind": item.kind}

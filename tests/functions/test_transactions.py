@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import AlreadyRunning, ConfigurationError, RunConflict, RunNotFound, TransactionMisused
 from detent.stores.opening import open_store
-from tests.functions.world import SOON, Apps, Gate, bury, crash, eventually, failure, is_over, result
+from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
 
@@ -120,41 +121,48 @@ def test_a_result_that_cannot_be_stored_rolls_back(apps: Apps, ledger: Ledger) -
     assert ledger() == []
 
 
+class Crash(BaseException):
+    """The process dies here."""
+
+
 @pytest.mark.parametrize("spawned", [False, True], ids=["called", "spawned"])
 def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
-    apps: Apps, ledger: Ledger, spawned: bool, url: str
+    apps: Apps, ledger: Ledger, spawned: bool
 ) -> None:
-    """On SQLite the writer is alone, so there nobody could take over while the body runs."""
-    if url.startswith("sqlite"):
-        pytest.skip("a transaction on SQLite keeps everybody else out")
-    gate, attempts = Gate(), []
+    dead, attempts = threading.Event(), []
 
     @step(transactional=True)
     def debit(ctx: Context, tx: Any) -> str:
         attempts.append(ctx.attempt)
         tx.execute(INSERT.format(f"delivery {len(attempts)}"))
-        if len(attempts) == 1:
-            gate.pass_through()
         return f"delivery {len(attempts)}"
 
     @workflow
     def flow() -> Any:
         return debit.spawn().result() if spawned else debit()  # type: ignore[call-arg]
 
+    def die(*_: Any) -> None:
+        assert first.engine.worker is not None
+        first.engine.worker.vanish()
+        dead.set()
+        raise Crash
+
     first = apps(flow)
+    first.engine.store.apply_within = die  # type: ignore[method-assign]
     run = first.start(flow)
-    gate.wait_for_arrival()
+    assert dead.wait(20)
     second = apps(flow)
-    crash(first, buried_by=second)
+    bury(first, buried_by=second)
     assert result(second.run(run.id)) == "delivery 2"
-    gate.open()  # the first one wants to commit now
-    first.close()
     assert ledger() == ["delivery 2"]
 
 
-def test_a_worker_thought_dead_cannot_commit_its_transaction(apps: Apps, ledger: Ledger, url: str) -> None:
-    if url.startswith("sqlite"):
-        pytest.skip("a transaction on SQLite keeps everybody else out")
+# A transaction on SQLite keeps everybody else out: nobody could bury its worker meanwhile.
+@pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("spawned", [False, True], ids=["called", "spawned"])
+def test_a_worker_thought_dead_cannot_commit_its_transaction(
+    apps: Apps, ledger: Ledger, spawned: bool
+) -> None:
     gate, calls = Gate(), []
 
     @step(transactional=True)
@@ -167,8 +175,8 @@ def test_a_worker_thought_dead_cannot_commit_its_transaction(apps: Apps, ledger:
         return number
 
     @workflow
-    def flow() -> int:
-        return debit()  # type: ignore[call-arg]
+    def flow() -> Any:
+        return debit.spawn().result() if spawned else debit()  # type: ignore[call-arg]
 
     first = apps(flow)
     run = first.start(flow)
@@ -368,9 +376,8 @@ def test_an_async_app_starts_within_a_connection_too(url: str, ledger: Ledger) -
     assert asyncio.run(program()) == 8
 
 
-def test_a_transaction_that_loses_a_conflict_is_tried_again(apps: Apps, ledger: Ledger, url: str) -> None:
-    if not url.startswith("mysql"):
-        pytest.skip("only MySQL makes a deadlock out of two inserts")
+@pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+def test_a_transaction_that_loses_a_conflict_is_tried_again(apps: Apps, ledger: Ledger) -> None:
     calls: list[int] = []
 
     @step(transactional=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ..errors import InvalidState
-from .model import RunState, Step, StepState
+from .model import Error, RunState, Step, StepState
 
 _ALLOWED = {
     "pause": (RunState.READY,),
@@ -26,15 +28,37 @@ _HINTS: dict[tuple[str, str], str] = {
 }
 
 
-def set_aside(steps: list[Step]) -> list[Step]:
-    """The recorded failures that a resume forgets: those behind the last success.
+def set_aside(steps: list[Step], error: str | None = None, *, main_failed: bool = True) -> list[Step]:
+    """The recorded failures that a resume forgets: those behind the last success, and the run's own `error`.
 
-    A failure that the workflow caught, and went on from, stays.
+    A failure that the workflow caught, and went on from, stays.  So does every one
+    where the main function itself did not fail, but was held up by something else.
     """
-    done = max((step.seq for step in steps if step.state == StepState.COMPLETED), default=0)
+    broken = [step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING)]
+    done = [step for step in steps if step.state == StepState.COMPLETED and step.kind not in GIVEN_AWAY]
+    last = max((step.seq for step in done), default=0)
+    moment = max((step.finished_at or 0 for step in done), default=0)
+
+    def behind(step: Step) -> bool:
+        # What was given away has no place in the sequence, only a time.
+        return (step.finished_at or 0) > moment if step.kind in GIVEN_AWAY else step.seq > last
+
+    fatal = _facts(error)
     return [
-        step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING) and step.seq > done
+        step
+        for step in broken
+        if (main_failed and behind(step)) or (fatal is not None and _facts(step.error) == fatal)
     ]
+
+
+GIVEN_AWAY = ("spawn", "child")
+
+
+def _facts(error: str | None) -> tuple[str, str] | None:
+    if error is None:
+        return None
+    stored = msgspec.json.decode(error, type=Error)
+    return stored.type, stored.message
 
 
 def taken_up(run_state: str, outcome: str) -> bool:

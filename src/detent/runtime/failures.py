@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from ..errors import StepFailed
 from ..kernel.model import Error
 from ..serialization import plain
 
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _LONGEST_MESSAGE = 10_000
 _LONGEST_TRACEBACK = 20_000
 
@@ -27,7 +30,7 @@ def describe(error: BaseException) -> Error:
     cls = type(error)
     args = _plain_value(list(error.args))
     fields = _plain_value(dict(error.__dict__)) if error.__dict__ else {}
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(_from_user_code(error)))
     stored = Error(
         type=f"{cls.__module__}.{cls.__qualname__}",
         message=plain(message_of(error))[:_LONGEST_MESSAGE],
@@ -43,6 +46,14 @@ def describe(error: BaseException) -> Error:
     if not stored.rebuildable:
         stored.args = stored.fields = None
     return stored
+
+
+def _from_user_code(error: BaseException) -> BaseException:
+    """The error without the frames of Detent that lie above the user's: nobody looks for the fault there."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return error if trace is None else error.with_traceback(trace)
 
 
 def message_of(error: BaseException) -> str:

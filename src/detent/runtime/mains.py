@@ -62,7 +62,9 @@ def _workflow(frame: Frame) -> Routine[Ending]:
         return (yield from _failed(frame, mark.error))
     try:
         value = yield from _body(frame)
-        result = frame.encode(value, f"the result of {frame.definition.name!r}")
+        what = f"the result of {frame.definition.name!r}"
+        result = frame.encode(value, what)
+        frame.services.codec.decode(result, frame.definition.returns, what)  # whoever asks must get it back
         if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
             yield from frame.checkpoint()
     except Canceled:

@@ -48,7 +48,7 @@ def undo_all(frame: FrameCore, error: str | None, name: str = BEGUN) -> Routine[
 
 def _spawned_ended(frame: FrameCore) -> Routine[None]:
     """Wait until what was given away has ended: only then is it known what was done."""
-    if _spawned(frame):
+    if any(entry.kind == "spawned" for entry in frame.journal.completed()):
         yield from look(frame)
         while any(entry.state not in FINAL for _, entry in _spawned(frame)):
             yield Wait(frame.now() + LOOK_AGAIN)

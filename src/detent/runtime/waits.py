@@ -97,32 +97,27 @@ def receive(
         if entry.state == StepState.FAILED and default is not MISSING:
             return default
         return frame.recorded(name, entry, type)
-    if entry is None and timeout is not None:
-        yield from frame.checkpoint()
-        entry = frame.entry(
-            key, "receive", name, StepState.WAITING, wake_at=frame.now() + timeout, started_at=frame.now()
-        )
-        frame.unwritten.append(frame.journal.put(entry))
-    expires = entry.wake_at if entry is not None else None
+    begun = entry.started_at if entry is not None else frame.now()
+    expires = entry.wake_at if entry is not None else None if timeout is None else frame.now() + timeout
     while True:
         yield from frame.checkpoint()
         message = yield from _take(frame, name)
+        facts = {"started_at": begun, "finished_at": frame.now()}
         if message is not None:
-            got = frame.entry(
-                key, "receive", name, StepState.COMPLETED, result=message.value, finished_at=frame.now()
-            )
+            got = frame.entry(key, "receive", name, StepState.COMPLETED, result=message.value, **facts)
             yield from frame.record(got, consume=[message.seq])
             return frame.recorded(name, got, type)
         if expires is not None and frame.now() >= expires:
             late = ReceiveTimeout(name)
             yield from frame.record(
-                frame.entry(
-                    key, "receive", name, StepState.FAILED, error=encode_error(late), finished_at=frame.now()
-                )
+                frame.entry(key, "receive", name, StepState.FAILED, error=encode_error(late), **facts)
             )
             if default is not MISSING:
                 return default
             raise late
+        if entry is None:  # travels with the wait itself, for people to see and for the time to count
+            entry = frame.entry(key, "receive", name, StepState.WAITING, wake_at=expires, started_at=begun)
+            frame.unwritten.append(frame.journal.put(entry))
         yield Wait(
             frame.no_later_than_deadline(expires), (Await(run_id=frame.run_id, kind="message", name=name),)
         )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ..kernel.model import MAIN, HistoryEvent, RunState
+from ..kernel.control import taken_up
+from ..kernel.model import MAIN, Claimed, HistoryEvent, RunState
+from ..kernel.settle import Ending, Outcome, next_attempt
 from . import readiness
-from .base import Tx, batch
+from .base import Tx, batch, rows_to, write
 
 ACTIVE = (RunState.READY, RunState.PAUSED)
 
@@ -30,11 +32,28 @@ def cancel_rest(tx: Tx, run_id: str, now: int) -> list[str]:
     if undoing:
         tx.run(tx.sql.unhold, id=run_id, now=now)
         readiness.wake(tx, [run_id], now)
+        _call_back(tx, run_id, now)
     canceled: list[str] = []
     for child, state in tx.query(tx.sql.children, id=run_id):
         if state in ACTIVE and _lock(tx, [child])[child] in ACTIVE:
             canceled += cancel_run(tx, child, reason="its parent was canceled", now=now)
     return canceled
+
+
+def _call_back(tx: Tx, run_id: str, now: int) -> None:
+    """A run that was paused with its failure has nobody left to undo it: begin another attempt."""
+    stopped = {
+        (node, attempt)
+        for node, attempt, outcome in tx.query(tx.sql.failed_attempts, id=run_id)
+        if taken_up(RunState.PAUSED, outcome)
+    }
+    latest: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run_id))
+    again = [
+        next_attempt(row, Ending(outcome=Outcome.REATTEMPTED, now=now))
+        for row in latest
+        if row.node == MAIN and (row.node, row.attempt) in stopped
+    ]
+    write(tx, tx.sql.insert_executions, again)
 
 
 def lock_family(tx: Tx, run_id: str) -> None:

@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 
 from ..errors import InvalidState, RunNotFound
-from ..kernel.control import check, set_aside, taken_up, undone
-from ..kernel.model import Claimed, NewExecution, RunRow, RunState, topic_of
+from ..kernel.control import GIVEN_AWAY, check, set_aside, taken_up, undone
+from ..kernel.model import MAIN, Claimed, NewExecution, RunRow, RunState, topic_of
 from ..kernel.settle import Ending, Outcome, next_attempt
 from . import readiness
-from .base import Tx, batch, rows_to
+from .base import Tx, rows_to, write
 from .canceling import cancel_run, lock_family, note
 from .leases import journal
 
@@ -38,35 +38,38 @@ def resume(tx: Tx, run_id: str, *, now: int) -> RunRow:
 
 
 def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
-    steps = journal(tx, [run.id])[run.id]
-    forgotten = set_aside([step for step in steps if step.kind not in ("spawn", "child")])
-    if forgotten:
-        tx.run(
-            tx.sql.delete_steps,
-            rows=batch([{"run_id": run.id, "step_key": step.key} for step in forgotten]),
-        )
-    for step in forgotten:
+    stopped = _stopped(tx, run)
+    failed = any(row.node == MAIN and outcome != Outcome.RECOVERED for row, outcome in stopped)
+    forgotten = set_aside(journal(tx, [run.id])[run.id], run.error, main_failed=failed)
+    own = [step for step in forgotten if step.kind not in GIVEN_AWAY]
+    write(tx, tx.sql.delete_steps, [{"run_id": run.id, "step_key": step.key} for step in own])
+    for step in own:
         note(tx, run.id, "set_aside", {"step": step.key, "error": _raw(step.error)}, now)
     _set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
-    again = [_fresh(row, now) for row in _stopped(tx, run)]
-    if again:
-        tx.run(tx.sql.insert_executions, rows=batch(again))
+    given = {step.key for step in forgotten if step.kind == "spawn"}
+    again = [
+        _fresh(row, now)
+        for row, _ in stopped
+        if row.node == MAIN or row.node in given or run.state == RunState.PAUSED
+    ]
+    write(tx, tx.sql.insert_executions, again)
     note(tx, run.id, "resumed", {"from": run.state}, now)
+    children = {step.name for step in forgotten if step.kind == "child"}
     for child, state in tx.query(tx.sql.children, id=run.id):
-        if state == RunState.FAILED:
+        if state == RunState.FAILED and child in children:
             _resume_locked(tx, lock(tx, child), now)
 
 
-def _stopped(tx: Tx, run: RunRow) -> list[Claimed]:
-    """The nodes whose latest attempt is what stopped the run."""
+def _stopped(tx: Tx, run: RunRow) -> list[tuple[Claimed, str]]:
+    """The nodes whose latest attempt is what stopped the run, or failed in a run that failed; and how."""
     latest: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run.id))
-    stopped = {
-        (node, attempt)
+    stopped: dict[tuple[str, int], str] = {
+        (node, attempt): outcome
         for node, attempt, outcome in tx.query(tx.sql.failed_attempts, id=run.id)
         if taken_up(run.state, outcome)
     }
-    return [row for row in latest if (row.node, row.attempt) in stopped]
+    return [(row, stopped[row.node, row.attempt]) for row in latest if (row.node, row.attempt) in stopped]
 
 
 def _fresh(execution: Claimed, now: int) -> NewExecution:

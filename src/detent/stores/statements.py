@@ -302,7 +302,7 @@ SELECT e.run_id, e.node, e.attempt
         claimed=d.update(
             "detent_executions",
             (*keys, "token"),
-            "state = 'executing', worker = :worker, token = x.token, started_at = :now,"
+            "state = 'executing', worker = :worker, token = x.token, started_at = COALESCE(t.started_at, :now),"
             " deliveries = t.deliveries + 1",
             on_key,
         ),

@@ -66,7 +66,7 @@ class Heart:
         self._office.leave()
 
     def _live(self) -> None:
-        wait = BEAT
+        wait = 0.0  # the first look at once: who died before we came is found one look earlier
         while not self._stopping.wait(wait):
             try:
                 self.beat()
