@@ -37,6 +37,7 @@ from .errors import (
 )
 from .functions import FunctionWorkflow, Handle, Step, step, workflow
 from .kernel.policies import Retry
+from .runtime.transactions import AsyncTransaction, Transaction
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ __all__ = [
     "App",
     "AsyncApp",
     "AsyncRun",
+    "AsyncTransaction",
     "Context",
     "DeadlineExceeded",
     "DefinitionError",
@@ -63,6 +65,7 @@ __all__ = [
     "Step",
     "StepFailed",
     "StepTimeout",
+    "Transaction",
     "aio",
     "now",
     "patched",

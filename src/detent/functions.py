@@ -14,7 +14,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from .context import Context, Frame, current_frame
 from .errors import BlockingCall, DefinitionError, NotInRun
@@ -22,6 +22,7 @@ from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from .serialization import decodable
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -191,14 +192,19 @@ class Step(Definition[P, R]):
     def given_by_engine(self) -> int:
         return int(self.wants_context) + int(self.transactional)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    # A ctx may be passed on, or left to the engine.
+    @overload
+    def __call__(self: Step[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         frame = current_frame(self.name)
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return cast(R, frame.adrive(frame.call(self, args, kwargs)))
+            return frame.adrive(frame.call(self, args, kwargs))
         _refuse_on_loop(frame, self.name, "call")
-        return cast(R, frame.drive(frame.call(self, args, kwargs)))
+        return frame.drive(frame.call(self, args, kwargs))
 
     @property
     def aio(self) -> AsyncView[P, R]:
@@ -263,14 +269,21 @@ class FunctionWorkflow(Definition[P, R]):
         self.priority = priority
         self.strict = strict
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    # A ctx may be passed on, or left to the engine.
+    @overload
+    def __call__(
+        self: FunctionWorkflow[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs
+    ) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         frame = current_frame(self.name)
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return cast(R, frame.adrive(frame.child(self, args, kwargs)))
+            return frame.adrive(frame.child(self, args, kwargs))
         _refuse_on_loop(frame, self.name, "call")
-        return cast(R, frame.drive(frame.child(self, args, kwargs)))
+        return frame.drive(frame.child(self, args, kwargs))
 
     @property
     def aio(self) -> AsyncView[P, R]:
@@ -377,6 +390,18 @@ class Handle(Generic[T]):
 
 @overload
 def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(
+    *,
+    transactional: Literal[True],
+    id: str | None = None,
+    retry: Retry | None = None,
+    timeout: timedelta | float | None = None,
+    on_exception: OnException = "raise",
+    strict: bool = False,
+    queue: str | None = None,
+    priority: int | None = None,
+) -> Callable[[Callable[Concatenate[Any, P], R]], Step[P, R]]: ...
 @overload
 def step(
     *,

@@ -19,12 +19,24 @@ async def fetch(url: str) -> bytes:
     return url.encode()
 
 
+@step(transactional=True)
+def debit(tx: detent.Transaction, account: str, amount: int) -> int:
+    return amount
+
+
+@step
+def look_up(ctx: Context, name: str) -> int:
+    return len(ctx.run.id + name)
+
+
 @workflow
 def fulfil(order_id: int) -> str:
     assert_type(charge(order_id), str)
     assert_type(charge.map([1, 2]), list[str])
     assert_type(charge.spawn(1).result(), str)
     assert_type(fetch.sync("u"), bytes)
+    assert_type(debit("ann", 5), int)
+    assert_type(look_up("ann"), int)
     return charge(order_id)
 
 
@@ -34,6 +46,7 @@ async def crawl(ctx: Context, url: str) -> int:
     assert_type(await charge.aio(1), str)
     assert_type(await fetch.map(["a"]), list[bytes])
     assert_type(await fetch.spawn("a"), bytes)
+    assert_type(look_up(ctx, "ann"), int)
     return len(await fetch(url))
 
 

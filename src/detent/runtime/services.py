@@ -122,6 +122,10 @@ class Threads:
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             future, job = item
+            if not future.set_running_or_notify_cancel():  # from here on it cannot be cancelled
+                with self._guard:
+                    self._idle += 1
+                continue
             try:
                 result = job()
             except BaseException as error:

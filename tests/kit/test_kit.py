@@ -1,0 +1,125 @@
+"""The test kit: virtual time, an app in memory, crashes on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import detent
+from detent import step, workflow
+from detent.testing import ManualClock, TestingApp, WorkflowNotCrashSafe, crash_everywhere
+
+
+@step(retry=detent.Retry(attempts=3))
+def charge(order_id: int) -> str:
+    return f"receipt-{order_id}"
+
+
+@step
+def ship(order_id: int, receipt: str) -> None: ...
+
+
+@workflow
+def fulfil(order_id: int) -> str:
+    receipt = charge(order_id)
+    detent.sleep(days=2)
+    ship(order_id, receipt)
+    return receipt
+
+
+@step(transactional=True)
+def book(tx: detent.Transaction, amount: int) -> int:
+    tx.execute("CREATE TABLE IF NOT EXISTS ledger (amount INTEGER)")
+    tx.execute("INSERT INTO ledger VALUES (?)", (amount,))
+    rows: int = tx.execute("SELECT COUNT(*) FROM ledger").fetchone()[0]
+    return rows
+
+
+@workflow
+def everything(width: int) -> tuple[list[str], int, bool, str]:
+    receipts = charge.map(range(width))
+    rows = book(5)
+    approved: bool = detent.receive("approval")
+    return receipts, rows, approved, fulfil(9)
+
+
+@step
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@workflow
+async def concurrent(width: int) -> tuple[int, str]:
+    doubled = await asyncio.gather(*(double(number) for number in range(width)))
+    await detent.aio.sleep(hours=2)
+    return sum(doubled), await charge.spawn(1)
+
+
+@workflow
+def forgetful() -> str:
+    """Keeps something outside of steps, which a replay does not see."""
+    forgetful_calls.append(1)
+    detent.sleep(hours=1)
+    return f"begun {len(forgetful_calls)} times"
+
+
+forgetful_calls: list[int] = []
+
+
+def test_two_days_pass_at_once(detent_app: TestingApp) -> None:
+    begun = detent_app.clock()
+    run = detent_app.start(fulfil, 42)
+    detent_app.speedrun(run)
+    assert run.result() == "receipt-42"
+    assert detent_app.clock() - begun == timedelta(days=2)
+
+
+def test_time_stands_still_until_it_is_moved(detent_app: TestingApp) -> None:
+    run = detent_app.start(fulfil, 42)
+    detent_app.settle_down()
+    detent_app.clock.advance(days=1)
+    detent_app.settle_down()
+    assert run.refresh().state == "ready"
+    detent_app.clock.advance(days=1)
+    assert run.result() == "receipt-42"
+
+
+def test_speedrun_stops_where_only_the_test_can_help(detent_app: TestingApp) -> None:
+    run = detent_app.start(everything, 2)
+    detent_app.speedrun(run)
+    assert run.state == "ready"
+    run.send("approval", True)
+    detent_app.speedrun(run)
+    assert run.result() == (["receipt-0", "receipt-1"], 1, True, "receipt-9")
+
+
+def test_speedrun_stops_at_a_pause(detent_app: TestingApp) -> None:
+    run = detent_app.start(fulfil, 42)
+    detent_app.settle_down()
+    run.pause()
+    assert detent_app.speedrun(run).state == "paused"
+
+
+def test_a_manual_clock_never_goes_back() -> None:
+    clock = ManualClock(datetime(2031, 1, 1, tzinfo=UTC))
+    clock.move_to(datetime(2030, 1, 1, tzinfo=UTC))
+    assert clock() == datetime(2031, 1, 1, tzinfo=UTC)
+
+
+def test_a_workflow_survives_a_crash_at_every_point() -> None:
+    assert crash_everywhere(fulfil, 42) >= 8
+
+
+def test_spawned_steps_children_messages_and_transactions_survive_too() -> None:
+    assert crash_everywhere(everything, 3, with_=lambda run: run.send("approval", True)) >= 20
+
+
+def test_an_async_workflow_survives_a_crash_at_every_point() -> None:
+    assert crash_everywhere(concurrent, 3) >= 10
+
+
+def test_crash_everywhere_names_the_points_where_the_outcome_differs() -> None:
+    with pytest.raises(WorkflowNotCrashSafe, match=r"(?s)forgetful is not safe.*the commit of a wait"):
+        crash_everywhere(forgetful)
