@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random as _random
+import time
 import uuid as _uuid
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
@@ -309,28 +310,25 @@ class AsyncRun(Generic[R]):
         return await _in_thread(lambda: history_of(self._app.engine, self._row))
 
 
-# The awaitable forms of detent.sleep and its neighbours.
+# The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is
+# called, as steps are, and not when its turn comes in an asyncio.gather().
 
 
-async def sleep(
+def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Sleep durably: holds no task and no memory, and survives everything."""
     span = span_of(seconds, minutes, hours, days, weeks)
     frame = current_frame("sleep")
-    if frame is None:
-        await asyncio.sleep(span / 1e6)
-    else:
-        await frame.adrive(frame.sleep(span, None))
+    return asyncio.sleep(span / 1e6) if frame is None else frame.adrive(frame.sleep(span, None))
 
 
-async def sleep_until(moment: datetime) -> None:
+def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
     """Sleep durably until a moment; one that has passed does not wait."""
     frame = current_frame("sleep_until")
     if frame is None:
-        await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
-    else:
-        await frame.adrive(frame.sleep(None, to_micros(moment)))
+        return asyncio.sleep(max(0.0, to_micros(moment) / 1e6 - time.time()))
+    return frame.adrive(frame.sleep(None, to_micros(moment)))
 
 
 async def now() -> datetime:
@@ -355,13 +353,13 @@ async def random() -> float:
     return cast(float, await frame.adrive(frame.value("random", _random.random, float)))
 
 
-async def receive(
+def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
-) -> Any:
+) -> Coroutine[Any, Any, Any]:
     """Wait for a message; see `detent.receive`."""
     frame = needed_frame("receive", blocking=False)
     span = None if timeout is None else span_micros(timeout)
-    return await frame.adrive(frame.receive(name, span, default, type))
+    return frame.adrive(frame.receive(name, span, default, type))
 
 
 async def publish(name: str, value: Any) -> None:
@@ -371,10 +369,10 @@ async def publish(name: str, value: Any) -> None:
         await frame.adrive(frame.publish(name, value))
 
 
-async def send(run_id: str, name: str, value: Any = None) -> None:
+def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:
     """Send a message to another run, exactly once."""
     frame = needed_frame("send", blocking=False)
-    await frame.adrive(frame.send(run_id, name, value))
+    return frame.adrive(frame.send(run_id, name, value))
 
 
 async def patched(id: str) -> bool:

@@ -40,13 +40,25 @@ FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 class _Entry:
     """An operation on its way, and who waits for it."""
 
-    __slots__ = ("_signal", "answer", "deadline", "error", "future", "leads", "loop", "operation", "tried")
+    __slots__ = (
+        "_signal",
+        "answer",
+        "deadline",
+        "done",
+        "error",
+        "future",
+        "leads",
+        "loop",
+        "operation",
+        "tried",
+    )
 
     def __init__(self, operation: Operation, patience: float | None) -> None:
         self.operation = operation
         self.deadline = None if patience is None else time.monotonic() + patience
         self.answer: Any = None
         self.error: BaseException | None = None
+        self.done = False
         self.leads = False
         self.tried = False  # its commit may have gone through, unseen
         self.future: asyncio.Future[Any] | None = None
@@ -107,9 +119,10 @@ class Committer:
                 entry.prepare_to_wait()
         if leads:
             self._lead()
-        else:
+        while not entry.done:
             entry.wait()
-            if entry.leads:
+            if entry.leads:  # perhaps for others first: our own turn may come in a later batch
+                entry.leads = False
                 self._lead()
         return entry.outcome()
 
@@ -212,6 +225,7 @@ class Committer:
     def _answer(self, entries: Sequence[_Entry]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[_Entry]] = {}
         for entry in entries:
+            entry.done = True
             if entry.loop is not None:
                 loops.setdefault(entry.loop, []).append(entry)
             else:

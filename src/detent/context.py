@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -62,7 +62,7 @@ class Frame(Protocol):
         """Carry a routine out, blocking."""
         ...
 
-    def adrive(self, routine: Routine[T]) -> Awaitable[T]:
+    def adrive(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
         """Carry a routine out on the running loop."""
         ...
 

@@ -54,6 +54,11 @@ class Process:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
+    def is_stopped(self) -> bool:
+        """Whether a SIGSTOP has reached all of it."""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
     def send(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
 

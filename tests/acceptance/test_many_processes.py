@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from detent import app as app_module
+from detent import waiters
 from tests.acceptance.programs import chains, crowd
 from tests.acceptance.support import (
     World,
@@ -45,7 +45,7 @@ def test_a_run_begins_elsewhere_and_its_result_comes_back_without_polling(world:
     app = world.app(crowd)
     worker = world.worker("crowd", program="attentive")
     eventually(lambda: in_office(app, worker), "the worker has begun")
-    with mock.patch.object(app_module, "LOOK_AGAIN", NEVER):
+    with mock.patch.object(waiters, "LOOK_AGAIN", NEVER):
         for number in range(CALLS):
             definition = crowd.one_step if number % 2 else crowd.aone_step
             run = app.options(id=f"call-{number}").start(definition, number)

@@ -8,8 +8,8 @@ from tests.acceptance.support import Process, World, eventually, query, start_ch
 
 pytestmark = pytest.mark.acceptance
 
-RUNS = 60
-PAUSE = 0.3
+RUNS = 40
+PAUSE = 0.1  # seconds; less than the wait between two turns of those that died together
 MAX_RECOVERIES = 3
 WORKERS = 2
 

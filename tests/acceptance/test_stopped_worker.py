@@ -1,10 +1,14 @@
 """A worker that is stopped past its lease, and then goes on as if nothing had happened."""
 
 import signal
+import sqlite3
+from contextlib import closing
+from urllib.parse import urlsplit
 
 import pytest
 
 from detent import App
+from detent.stores.base import Trouble
 from tests.acceptance.support import (
     Process,
     World,
@@ -12,6 +16,7 @@ from tests.acceptance.support import (
     eventually,
     in_office,
     journals_agree,
+    query,
     settled_once,
     start_chains,
     states,
@@ -33,7 +38,7 @@ def test_a_worker_that_was_stopped_settles_nothing_twice(world: World) -> None:
     runs = start_chains(app, RUNS)
     eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
 
-    first.send(signal.SIGSTOP)
+    stop(world, app, first)
     second = world.worker(pause=PAUSE, lease=LEASE)
     all_finish(world, app, RUNS)
     assert not in_office(app, first)
@@ -59,15 +64,40 @@ def test_a_worker_may_be_stopped_again_and_again(world: World) -> None:
     eventually(lambda: in_office(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     for number in (0, 1, 0):
-        stop_past_the_lease(app, workers[number])
+        stop(world, app, workers[number])
+        eventually(lambda: len(app.engine.store.workers()) == 1, "it is taken out of office")
+        workers[number].send(signal.SIGCONT)
+        eventually(lambda: in_office(app, *workers), "it is back")
     all_finish(world, app, RUNS)
     settled_once(app, RUNS)
     written_once(app, RUNS)
     journals_agree(world, app, runs)
 
 
-def stop_past_the_lease(app: App, worker: Process) -> None:
-    worker.send(signal.SIGSTOP)
-    eventually(lambda: not in_office(app, worker), "it is taken out of office")
-    worker.send(signal.SIGCONT)
-    eventually(lambda: in_office(app, worker), "it is back")
+def stop(world: World, app: App, worker: Process) -> None:
+    """Stop a worker, wherever it is; but not in the middle of a transaction that nobody could end for it.
+
+    PostgreSQL ends the transactions of a process that is stopped, MariaDB those that are not a user's.
+    The lock of a SQLite file is the kernel's, and lasts as long as the process.
+    """
+    while True:
+        worker.send(signal.SIGSTOP)
+        eventually(worker.is_stopped, "it is stopped")
+        if nobody_held_up(world, app, worker):
+            return
+        worker.send(signal.SIGCONT)
+
+
+def nobody_held_up(world: World, app: App, worker: Process) -> bool:
+    store = app.engine.store
+    try:
+        if store.dialect == "sqlite":
+            with closing(sqlite3.connect(urlsplit(world.url).path[1:], timeout=0.1)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+        elif store.dialect == "mysql":
+            query(app, f"SELECT id FROM detent_workers WHERE pid = {worker.pid} FOR UPDATE NOWAIT")
+    except Exception as error:
+        if store.driver.trouble(error) is not Trouble.RETRY:
+            raise
+        return False
+    return True

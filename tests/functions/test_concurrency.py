@@ -430,7 +430,7 @@ def test_executions_and_history_tell_the_whole_story(apps: Apps) -> None:
         "work#2": ("step", "completed"),
         "work#3": ("step", "completed"),
         "publish/total": ("publish", "completed"),
-        "sleep": ("sleep", "waiting"),
+        "sleep": ("sleep", "completed"),
         "receive/more": ("receive", "completed"),
     }
     [step_item] = [item for item in run.executions() if item.node == "work"]

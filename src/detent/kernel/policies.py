@@ -74,11 +74,17 @@ NO_RETRY = Retry(attempts=1)
 REATTEMPT = Retry(attempts=100)
 
 
-def recovery_wait(recoveries: int) -> timedelta:
+BETWEEN_TURNS = 0.2  # seconds: an innocent step is mostly done by then, and clears its run
+TURNS = 100
+
+
+def recovery_wait(recoveries: int, turn: int = 0) -> timedelta:
     """How long an execution that was found orphaned waits before it runs again.
 
     The first time not at all: a killed worker is the usual reason.  Then ever
-    longer, so that what kills its process does not take its neighbours along
-    every time.
+    longer, and one after the other (`turn`) with those that died beside it, so that
+    what kills its process does not take the same neighbours along every time.
     """
-    return timedelta(seconds=0 if recoveries <= 1 else min(0.25 * 2 ** min(recoveries - 2, 10), 30))
+    if recoveries <= 1:
+        return timedelta()
+    return timedelta(seconds=min(0.25 * 2 ** min(recoveries - 2, 10), 30) + turn % TURNS * BETWEEN_TURNS)

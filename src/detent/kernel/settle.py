@@ -176,7 +176,14 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
 
 
 def recover(
-    execution: Claimed, *, progressed: bool, counted: bool, max_recoveries: int, error: str, now: int
+    execution: Claimed,
+    *,
+    progressed: bool,
+    counted: bool,
+    max_recoveries: int,
+    error: str,
+    now: int,
+    turn: int = 0,
 ) -> SettlePlan:
     """Return what follows when the worker of `execution` is dead, or (not `counted`) leaves in good order.
 
@@ -195,7 +202,7 @@ def recover(
         if execution.run_state == RunState.READY:
             plan.run = RunEnd(state=RunState.PAUSED, error=error)
         return plan
-    wait = recovery_wait(execution.recoveries + 1) // _MICROSECOND
+    wait = recovery_wait(execution.recoveries + 1, turn) // _MICROSECOND
     ending = Ending(outcome=Outcome.RECOVERED, now=now, wait=wait)
     plan = settle(FUNCTION, execution, ending)
     if execution.run_state == RunState.PAUSED and plan.again is not None:

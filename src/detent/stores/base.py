@@ -23,6 +23,7 @@ from .statements import Statements
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
 OFFICE_LOOK = 5.0  # seconds between two looks whether our own session still lives
+STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
 

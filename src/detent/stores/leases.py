@@ -8,6 +8,7 @@ of that worker can commit, and gives its executions back in the same transaction
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -147,10 +148,16 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
         return []
     asked = batch([{"run_id": o.run_id, "attempt": o.attempt} for o in orphans])
     progressed = {(row[0], row[1]) for row in tx.query(tx.sql.progressed, rows=asked)}
+    suspicion = {_key(o): 0 if (o.run_id, o.attempt) in progressed else o.recoveries for o in orphans}
+    worst = max(suspicion.values())
     changes = Changes(now=now)
-    for orphan in orphans:
+    random.shuffle(orphans)  # they take turns, each time in another order
+    for turn, orphan in enumerate(sorted(orphans, key=lambda o: suspicion[_key(o)] == 0)):
         orphan.run_state = states[orphan.run_id]
-        _return(orphan, (orphan.run_id, orphan.attempt) in progressed, counted, max_recoveries, changes)
+        # Who dies beside one that has died more often is not blamed for it.
+        blamed = counted and suspicion[_key(orphan)] == worst
+        got_somewhere = (orphan.run_id, orphan.attempt) in progressed
+        _return(orphan, got_somewhere, blamed, max_recoveries, turn, changes)
     tx.run(tx.sql.end_executions, rows=batch(changes.ended_executions))
     if changes.executions:
         tx.run(tx.sql.insert_executions, rows=batch(sorted(changes.executions, key=execution_order)))
@@ -162,7 +169,9 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
     return changes.executions
 
 
-def _return(orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, changes: Changes) -> None:
+def _return(
+    orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, turn: int, changes: Changes
+) -> None:
     cause = TooManyRecoveries(orphan.node, orphan.recoveries)
     error = Error(
         type="detent.errors.TooManyRecoveries", message=str(cause), fields=vars(cause), rebuildable=True
@@ -174,6 +183,7 @@ def _return(orphan: Claimed, progressed: bool, counted: bool, max_recoveries: in
         max_recoveries=max_recoveries,
         error=msgspec.json.encode(error).decode(),
         now=changes.now,
+        turn=turn,
     )
     changes.ended_executions.append(
         {

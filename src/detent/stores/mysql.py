@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, WorkerRow
-from .base import OFFICE_LOOK, Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
+from .base import OFFICE_LOOK, STOPPED_AFTER, Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
 from .statements import build, kind_of
 
 try:
@@ -47,6 +47,7 @@ class MySqlDialect:
     skip_locked = "SKIP LOCKED"
     bytewise = ""  # our columns are, always
     fence = "LOCK IN SHARE MODE"  # MariaDB does not know FOR SHARE
+    hurry = ""
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (
         "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"
@@ -156,8 +157,11 @@ class MySqlDriver:
         with connection.cursor() as cursor:
             # A batch is full of quotes and backslashes: sent as they are, it is half as long.
             cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES'")
-            cursor.execute("SELECT @@max_allowed_packet")
-            self.largest = int(cursor.fetchone()[0]) - 65_536
+            cursor.execute("SELECT @@max_allowed_packet, @@version")
+            largest, version = cursor.fetchone()
+            self.largest = int(largest) - 65_536
+            if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
+                cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
 
     def begin(self, connection: Any) -> None:
         connection.begin()

@@ -16,7 +16,17 @@ from typing import Any
 
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Record, Step, Verdict, WorkerRow
-from .base import OFFICE_LOOK, Listener, Office, Trouble, Tx, batch, named_to_pyformat, pyformat
+from .base import (
+    OFFICE_LOOK,
+    STOPPED_AFTER,
+    Listener,
+    Office,
+    Trouble,
+    Tx,
+    batch,
+    named_to_pyformat,
+    pyformat,
+)
 from .fitness import unfit
 from .statements import ACTIVE_HERO, FINAL_STEP, build, columns_of, kind_of
 
@@ -44,6 +54,7 @@ class PostgresDialect:
     bytewise = 'COLLATE "C"'
     # Conflicts with deleting the row, not with the heartbeat's update of it.
     fence = "FOR KEY SHARE"
+    hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
     hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:
@@ -140,6 +151,8 @@ class PostgresDriver:
                 "SELECT set_config('enable_' || name, 'off', false) FROM (VALUES ('seqscan'), ('bitmapscan'),"
                 " ('hashjoin'), ('mergejoin'), ('sort')) AS plans(name)"
             )
+            # A process that is stopped in the middle of a transaction does not hold up the others.
+            connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_AFTER}s'")
             connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
 
     def begin(self, connection: Any) -> None:

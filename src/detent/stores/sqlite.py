@@ -30,6 +30,7 @@ class SqliteDialect:
     skip_locked = ""
     bytewise = ""  # unless told otherwise, SQLite compares so
     fence = ""
+    hurry = ""
     hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:

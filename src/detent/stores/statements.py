@@ -61,6 +61,7 @@ class Dialect(Protocol):
     bytewise: str  # behind a column to sort by: by code point
     server_now: str  # microseconds by the database's clock, or `:now`
     fence: str  # a shared lock that a heartbeat does not wait for
+    hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
     hero: str  # the condition by which the index finds the active run of a hero
 
     def lock(self, alias: str) -> str:
@@ -194,7 +195,7 @@ def build(d: Dialect) -> Statements:
     return Statements(
         # Whether these workers are still in office.  Held until commit: who buries
         # a worker takes the row exclusively, so no write of it slips past its end.
-        fence=f"SELECT id FROM detent_workers WHERE id = :id {d.fence}",
+        fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
         known_runs=f"""
 SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
         # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
@@ -302,8 +303,8 @@ SELECT e.run_id, e.node, e.attempt
         claimed=d.update(
             "detent_executions",
             (*keys, "token"),
-            "state = 'executing', worker = :worker, token = x.token, started_at = COALESCE(t.started_at, :now),"
-            " deliveries = t.deliveries + 1",
+            "state = 'executing', worker = :worker, token = x.token,"
+            " started_at = COALESCE(t.started_at, :now), deliveries = t.deliveries + 1",
             on_key,
         ),
         claimed_runs=_claimed(

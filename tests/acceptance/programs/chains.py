@@ -67,8 +67,7 @@ async def awriting(ctx: detent.Context, tx: Any, place: int) -> str:
 def chain(ctx: detent.Context) -> list[str]:
     values = []
     for place in range(PLACES):
-        # Whose first parameter is the transaction, the engine gives it.
-        value = writing(ctx, place) if place in WRITING else plain(ctx, place)  # type: ignore[call-arg]
+        value = writing(ctx, place) if place in WRITING else plain(ctx, place)
         effects.note("returned", ctx.run.id, place, value)
         values.append(value)
     return values
@@ -78,8 +77,7 @@ def chain(ctx: detent.Context) -> list[str]:
 async def achain(ctx: detent.Context) -> list[str]:
     values = []
     for place in range(PLACES):
-        called = awriting(ctx, place) if place in WRITING else aplain(ctx, place)  # type: ignore[call-arg]
-        value = await called
+        value = await (awriting(ctx, place) if place in WRITING else aplain(ctx, place))
         effects.note("returned", ctx.run.id, place, value)
         values.append(value)
     return values
