@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from detent.engine import Options, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,3 +48,9 @@ def test_the_readmes_first_example_runs_on_every_database(database_url: str, tmp
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["shipped 42 receipt-42", "receipt-42"]
+
+
+def test_every_setting_and_option_is_documented() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    names = [field.name for cls in (Settings, Options) for field in fields(cls)]
+    assert [name for name in names if f"| `{name}` |" not in page] == []
