@@ -6,6 +6,7 @@ steps, sleeps and messages go through it.  Definitions know only what is here.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import sys
@@ -113,11 +114,11 @@ class StepBackend(Protocol):
 
     def heartbeat(self, step: Context) -> None: ...
 
-    def save_progress(self, step: Context, text: str) -> None: ...
+    def save_progress(self, step: Context, loop: int, text: str) -> None: ...
 
-    async def asave_progress(self, step: Context, text: str) -> None: ...
+    async def asave_progress(self, step: Context, loop: int, text: str) -> None: ...
 
-    def load_progress(self, step: Context) -> str | None: ...
+    def load_progress(self, step: Context, loop: int) -> str | None: ...
 
     def interrupted(self) -> str | None: ...
 
@@ -136,6 +137,8 @@ class Context:
         self.attempt = attempt
         self._backend = backend
         self._starts = 0
+        self._loops = 0
+        self._looping = False
 
     @property
     def idempotency_key(self) -> str:
@@ -165,6 +168,7 @@ class Context:
             for item in ctx.iterate(rows, key=lambda row: row.id): ...
 
         Without `key` the place is counted, so the items must come in the same order again.
+        A step may have several such loops, one after the other.
         """
         if self.key == MAIN:
             raise InvalidState(
@@ -173,7 +177,24 @@ class Context:
                 "not a step",
                 "just loop: the steps that it calls are remembered",
             )
-        return Cursor(self, self._backend, items, key)
+        self._loops += 1
+        return Cursor(self, self._backend, self._loops, items, key)
+
+    @contextlib.contextmanager
+    def looping(self) -> Iterator[None]:
+        """Held by a loop over items; one inside of another would not find its place again."""
+        if self._looping:
+            raise InvalidState(
+                f"iterate inside of another iterate in step {self.key!r} of",
+                self.run.id,
+                "in a loop",
+                "make the inner loop a plain one, or a step of its own",
+            )
+        self._looping = True
+        try:
+            yield
+        finally:
+            self._looping = False
 
     def next_start_id(self) -> str:
         """The id of the next run that this step starts: the same again for every attempt."""
@@ -185,24 +206,32 @@ class Cursor(Iterable[T]):
     """The items that are left, for `for` and `async for`."""
 
     def __init__(
-        self, step: Context, backend: StepBackend, items: Iterable[T], key: Callable[[T], Any] | None
+        self,
+        step: Context,
+        backend: StepBackend,
+        loop: int,
+        items: Iterable[T],
+        key: Callable[[T], Any] | None,
     ) -> None:
         self._step = step
         self._backend = backend
+        self._loop = loop  # which loop of the step this is: each has a place of its own
         self._items = items
         self._key = key
 
     def __iter__(self) -> Iterator[T]:
-        for item, place in self._left():
-            yield item
-            self._backend.save_progress(self._step, place)
-            self._interrupt()
+        with self._step.looping():
+            for item, place in self._left():
+                yield item
+                self._backend.save_progress(self._step, self._loop, place)
+                self._interrupt()
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        for item, place in self._left():
-            yield item
-            await self._backend.asave_progress(self._step, place)
-            self._interrupt()
+        with self._step.looping():
+            for item, place in self._left():
+                yield item
+                await self._backend.asave_progress(self._step, self._loop, place)
+                self._interrupt()
 
     def _interrupt(self) -> None:
         interrupted = self._backend.interrupted()
@@ -212,7 +241,7 @@ class Cursor(Iterable[T]):
             raise Suspended
 
     def _left(self) -> Iterator[tuple[T, str]]:
-        done = self._backend.load_progress(self._step)
+        done = self._backend.load_progress(self._step, self._loop)
         skipping = done is not None
         for number, item in enumerate(self._items, start=1):
             place = str(number) if self._key is None else str(self._key(item))

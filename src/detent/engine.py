@@ -481,6 +481,8 @@ class Engine:
         if self.worker is None:
             self._listen()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
+        # One that our worker does not hold may be over already: another was quicker.
+        fresh = fresh and self.worker is not None and self.worker.holds(row.id)
         waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
         self.waiters.add(waiter)
         return waiter

@@ -14,6 +14,7 @@
     │   └── MigrationChanged       an applied migration is not what it was
     ├── PayloadError
     │   ├── NotSerializable        a value has no JSON form
+    │   ├── NotPicklable           a value cannot go to another process, or come from it
     │   ├── PayloadTooLarge        a value is larger than the app allows
     │   ├── NameUnfit              an id or a name that a database cannot store
     │   └── CannotDecode           stored JSON does not fit the annotated type
@@ -173,6 +174,18 @@ class NotSerializable(PayloadError):
         return (
             f"{self.what} cannot be stored: {self.type} has no JSON form ({self.reason}). "
             f"Use plain values, dataclasses, msgspec Structs or pydantic models"
+        )
+
+
+@dataclass(eq=False)
+class NotPicklable(PayloadError):
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} cannot go from one process to another: {self.reason}. "
+            f"Use plain values, or leave executor='process' out"
         )
 
 
@@ -377,7 +390,8 @@ class StepOutsideRun(RunError):
     def __str__(self) -> str:
         return (
             f"step {self.step!r} was called from {self.where}, where it would not be recorded. "
-            f"Carry the context along, contextvars.copy_context().run({self.step}, ...), or use {self.step}.spawn(...)"
+            f"Carry the context along, contextvars.copy_context().run({self.step}, ...), "
+            f"or use {self.step}.spawn(...)"
         )
 
 

@@ -173,10 +173,8 @@ class Step(Definition[P, R]):
             raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
         if executor not in ("thread", "process"):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
-        if executor == "process" and (self.is_async or transactional or self.accepts("ctx")):
-            raise self._error(
-                "runs in another process, so it cannot be async or transactional, or take a ctx"
-            )
+        if executor == "process":
+            self._check_process(transactional)
         if transactional and not self._parameters:
             raise self._error("is transactional, so its first parameter must be the transaction, tx")
         self.retry = retry or (REATTEMPT if on_exception == "reattempt" else NO_RETRY)
@@ -187,6 +185,18 @@ class Step(Definition[P, R]):
         self.queue = queue
         self.priority = priority
         self.compensation: Step[Any, Any] | None = None
+
+    def _check_process(self, transactional: bool) -> None:
+        first = self._parameters[0].annotation if self._parameters else None
+        context = self.accepts("ctx") or first in (Context, "Context", "detent.Context")
+        if self.is_async or transactional or context:
+            raise self._error(
+                "runs in another process, so it cannot be async or transactional, or take a ctx"
+            )
+        if "<" in self.__qualname__:  # <locals>, <lambda>
+            raise self._error(
+                "runs in another process, which finds it by its name; define it at the top level of a module"
+            )
 
     @cached_property
     def given_by_engine(self) -> int:

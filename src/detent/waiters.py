@@ -27,7 +27,7 @@ LARGEST_KEPT = 2_000  # ... and how long their results may be
 class Waiter:
     """Waits for one run; `wake` is called once, with the run's end."""
 
-    __slots__ = ("loop", "looked", "ours", "run_id", "wake", "wants_pauses")
+    __slots__ = ("looked", "loop", "ours", "run_id", "wake", "wants_pauses")
 
     def __init__(
         self,

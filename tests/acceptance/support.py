@@ -70,10 +70,16 @@ class Process:
     def end(self) -> int:
         """SIGTERM; returns the exit code."""
         self._popen.terminate()
-        return self._popen.wait(PATIENCE)
+        return self.wait()
 
     def wait(self) -> int:
-        return self._popen.wait(PATIENCE)
+        """Wait for its end; one that hangs writes into its log what its threads are doing."""
+        try:
+            return self._popen.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._popen.send_signal(signal.SIGABRT)
+            self._popen.wait()
+            raise AssertionError(f"a process hangs:\n{self.log.read_text(errors='replace')}") from None
 
 
 class World:

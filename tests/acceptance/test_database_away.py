@@ -41,7 +41,7 @@ WAITING_RUNS = 40
 PAUSE = 0.5  # seconds that a step takes at most
 AWAY = 10.0  # seconds
 SQLITE_AWAY = 4.0
-CUTS = 15
+CUTS = 12
 BETWEEN_CUTS = 0.4  # seconds
 
 

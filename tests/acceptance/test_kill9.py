@@ -24,7 +24,7 @@ pytestmark = pytest.mark.acceptance
 
 RUNS = 500
 PAUSE = 0.3  # seconds that a step takes at most
-KILLS = 12
+KILLS = 10
 SHORTEST_LIFE, LONGEST_LIFE = 0.1, 2.0  # seconds between two kills
 SOAK_RUNS = 5000
 SOAK_KILLS = 100

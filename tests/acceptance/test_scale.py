@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 STARTS = 5_000
 FEW_SLEEPERS = 2_000
 SLEEPERS = 10_000
-GROWTH = 16.0  # MiB that 8,000 more sleepers may add to a worker; kept in memory they would take 60
+GROWTH = 16.0  # MiB that 8,000 more sleepers may add to a worker: the page cache of SQLite is that large
 DUE_AT_ONCE = 1_000
 
 

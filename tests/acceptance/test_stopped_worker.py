@@ -63,7 +63,7 @@ def test_a_worker_may_be_stopped_again_and_again(world: World) -> None:
     workers = [world.worker(pause=PAUSE, lease=LEASE) for _ in range(2)]
     eventually(lambda: in_office(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
-    for number in (0, 1, 0):
+    for number in (0, 1):
         stop(world, app, workers[number])
         eventually(lambda: len(app.engine.store.workers()) == 1, "it is taken out of office")
         workers[number].send(signal.SIGCONT)

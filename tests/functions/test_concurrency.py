@@ -163,7 +163,7 @@ def test_a_branch_that_nobody_awaits_ends_with_its_workflow(apps: Apps) -> None:
 
     @workflow
     async def flow() -> str:
-        task = asyncio.create_task(endless())  # noqa: RUF006
+        task = asyncio.create_task(endless())
         while not begun.is_set():
             await asyncio.sleep(0)
         assert not task.done()

@@ -1,6 +1,7 @@
 """Control from outside: pause, resume, cancel, deadlines, and waiting for results."""
 
 import asyncio
+import contextlib
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -77,6 +78,39 @@ def test_a_pause_lets_the_executing_step_end_and_holds_the_next(apps: Apps, is_a
     assert events(run, "paused") == [{"by": "operator", "reason": "a look at the books"}]
 
 
+def test_a_pause_holds_all_branches_and_frees_the_worker(apps: Apps) -> None:
+    gates, calls = [Gate(), Gate()], []
+
+    @step
+    def work(number: int) -> int:
+        gates[number].pass_through()
+        return number
+
+    @step
+    def after(number: int) -> int:
+        calls.append(number)
+        return number
+
+    @workflow
+    async def flow() -> list[int]:
+        async def branch(number: int) -> int:
+            return await after.aio(await work.aio(number))
+
+        return list(await asyncio.gather(branch(0), branch(1)))
+
+    run = apps(flow).start(flow)
+    for gate in gates:
+        gate.wait_for_arrival()
+    run.pause()
+    gates[0].open()
+    eventually(lambda: len(recorded(run, "step")) == 1, "the first has ended")
+    gates[1].open()
+    eventually(lambda: main(run).state == "scheduled", "it is put down")
+    assert (len(recorded(run, "step")), calls) == (2, [])
+    run.resume()
+    assert result(run) == [0, 1]
+
+
 def test_a_paused_run_that_has_not_begun_does_not_begin(apps: Apps) -> None:
     starter = apps(nothing, worker=False)
     run = starter.start(nothing)
@@ -147,7 +181,7 @@ def test_canceling_ends_a_run_at_its_next_step(apps: Apps, is_async: bool) -> No
 
     @workflow(id="flow")
     def flow() -> None:
-        first()  # type: ignore[call-arg]
+        first()
         second()
 
     @workflow(id="flow")
@@ -173,13 +207,13 @@ def test_a_heartbeat_ends_a_step_of_a_canceled_run(apps: Apps) -> None:
     def beats(ctx: Context) -> None:
         gate.pass_through()
         try:
-            eventually(lambda: ctx.heartbeat(), "canceled")
+            eventually(ctx.heartbeat, "it is canceled")
         finally:
             ended.set()
 
     @workflow
     def flow() -> None:
-        beats()  # type: ignore[call-arg]
+        beats()
 
     run = apps(flow).start(flow)
     gate.wait_for_arrival()
@@ -274,7 +308,7 @@ def test_resuming_a_failed_run_goes_on_from_its_failure_with_a_fresh_budget(apps
     @workflow
     def flow() -> int:
         before()
-        return fragile()  # type: ignore[call-arg]
+        return fragile()
 
     run = apps(flow).start(flow)
     assert isinstance(failure(run), ConnectionError)
@@ -362,9 +396,9 @@ def test_failures_of_spawned_steps_and_children_that_were_caught_stay_when_the_r
     @workflow
     def flow() -> list[str]:
         values: list[str] = []
-        for attempt in (lambda: fails.spawn("spawned").result(), child):
+        for kind in ("spawned", "child"):
             try:
-                values.append(attempt())
+                values.append(fails.spawn("spawned").result() if kind == "spawned" else child())
             except ConnectionError:
                 values.append(fallback())
         return [*values, fails("fatal")]
@@ -394,11 +428,9 @@ def test_pausing_and_resuming_forgets_neither_failures_nor_attempts(apps: Apps) 
 
     @workflow
     def flow() -> int:
-        try:
+        with contextlib.suppress(ConnectionError):
             fails()
-        except ConnectionError:
-            pass
-        return flaky()  # type: ignore[call-arg]
+        return flaky()
 
     run = apps(flow).start(flow)
     wait_parked(run)

@@ -10,7 +10,7 @@ import pytest
 import detent
 from detent import Context, step, workflow
 from detent.errors import InvalidState, RunPaused
-from tests.functions.world import Apps, Gate, crash, eventually, failure, main, result
+from tests.functions.world import Apps, Gate, crash, eventually, failure, main, result, wait_draining
 
 
 class Items:
@@ -44,7 +44,8 @@ class Items:
 
         @workflow(id="flow")
         async def aflow() -> Any:
-            return await (awork.spawn() if "spawned" in kind else awork())  # type: ignore[call-arg]
+            spawned: Any = awork.spawn
+            return await (spawned() if "spawned" in kind else awork())
 
         return aflow if "async" in kind else flow
 
@@ -96,7 +97,7 @@ def test_a_worker_that_closes_hands_it_on_between_two_items(apps: Apps, kind: st
     items.gate.wait_for_arrival()
     closing = threading.Thread(target=first.close)
     closing.start()
-    eventually(lambda: first.engine.worker is None or first.engine.worker.saturated(), "it drains")
+    wait_draining(first)
     items.gate.open()
     closing.join(20)
     second = apps(flow)
@@ -130,7 +131,7 @@ def test_items_that_no_longer_hold_the_last_one_are_an_error(apps: Apps) -> None
 
     @workflow
     def flow() -> None:
-        work()  # type: ignore[call-arg]
+        work()
 
     error = failure(apps(flow).start(flow))
     assert isinstance(error, InvalidState)
@@ -150,7 +151,7 @@ def test_a_retry_continues_too(apps: Apps) -> None:
 
     @workflow
     def flow() -> None:
-        work()  # type: ignore[call-arg]
+        work()
 
     result(apps(flow).start(flow))
     assert seen == [0, 1, 2, 2, 3]
@@ -167,18 +168,40 @@ def test_iterating_in_the_workflow_itself_says_what_to_do(apps: Apps) -> None:
     assert "just loop" in str(error)
 
 
-def test_two_iterations_in_one_step(apps: Apps) -> None:
-    """A second loop in the same step would take the first one's place for its own."""
+def test_several_loops_in_one_step_each_have_their_own_place(apps: Apps) -> None:
     seen: list[str] = []
 
+    @step(retry=detent.Retry(attempts=2, first=timedelta(0)))
+    def work(ctx: Context) -> None:
+        for number in ctx.iterate(range(2)):
+            seen.append(f"a{number}")
+        for number in ctx.iterate(range(3)):
+            seen.append(f"b{number}")
+            if number == 1 and ctx.attempt == 1:
+                raise ConnectionError
+
+    @workflow
+    def flow(spawned: bool) -> None:
+        work.spawn().result() if spawned else work()  # type: ignore[call-arg]
+
+    app = apps(flow)
+    for spawned in (False, True):
+        seen.clear()
+        result(app.start(flow, spawned))
+        assert seen == ["a0", "a1", "b0", "b1", "b1", "b2"]
+
+
+def test_a_loop_inside_of_a_loop_is_refused(apps: Apps) -> None:
     @step
     def work(ctx: Context) -> None:
-        seen.extend(f"a{number}" for number in ctx.iterate(range(2)))
-        seen.extend(f"b{number}" for number in ctx.iterate(range(3)))
+        for _ in ctx.iterate(range(2)):
+            for _ in ctx.iterate(range(2)):
+                pass
 
     @workflow
     def flow() -> None:
-        work()  # type: ignore[call-arg]
+        work()
 
-    result(apps(flow).start(flow))
-    assert seen == ["a0", "a1", "b0", "b1", "b2"]
+    error = failure(apps(flow).start(flow))
+    assert isinstance(error, InvalidState)
+    assert "make the inner loop a plain one" in str(error)

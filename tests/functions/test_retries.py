@@ -49,7 +49,7 @@ def test_a_failing_step_is_tried_again(apps: Apps, spawned: bool) -> None:
     def flow() -> str:
         if spawned:
             return str(flaky.spawn().result())  # type: ignore[call-arg]
-        return flaky()  # type: ignore[call-arg]
+        return flaky()
 
     run = apps(flow).start(flow)
     assert result(run) == "done"
@@ -69,7 +69,7 @@ def test_an_async_step_is_tried_again(apps: Apps) -> None:
 
     @workflow
     async def flow() -> str:
-        return await flaky()  # type: ignore[call-arg]
+        return await flaky()
 
     assert result(apps(flow).start(flow)) == "done"
     assert attempts == [1, 2, 3]
@@ -88,7 +88,7 @@ def test_retries_go_on_after_a_crash_where_they_were(apps: Apps) -> None:
 
     @workflow
     def flow() -> None:
-        flaky()  # type: ignore[call-arg]
+        flaky()
 
     first = apps(flow)
     run = first.start(flow)
@@ -115,7 +115,7 @@ def test_an_attempt_that_people_saw_running_counts_the_same_after_a_crash(apps: 
 
     @workflow
     def flow() -> None:
-        flaky()  # type: ignore[call-arg]
+        flaky()
 
     first = apps(flow)
     run = first.start(flow)
@@ -378,7 +378,7 @@ def test_a_timeout_is_retried_by_the_steps_policy(apps: Apps) -> None:
 
     @workflow
     async def flow() -> int:
-        return await slow()  # type: ignore[call-arg]
+        return await slow()
 
     assert result(apps(flow).start(flow)) == 2
 
@@ -452,7 +452,7 @@ def test_retries_are_told_in_the_history(apps: Apps) -> None:
 
     @workflow
     def flow() -> None:
-        flaky()  # type: ignore[call-arg]
+        flaky()
         detent.sleep(SOON)
 
     run = apps(flow).start(flow)

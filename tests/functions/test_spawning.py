@@ -370,7 +370,7 @@ def test_starting_a_run_inside_of_a_step_is_idempotent_over_its_attempts(apps: A
 
     @workflow
     def flow() -> list[str]:
-        return begin()  # type: ignore[call-arg]
+        return begin()
 
     app = apps(flow, child)
     ids = result(app.start(flow))

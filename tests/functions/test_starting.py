@@ -194,10 +194,11 @@ def test_a_step_or_a_plain_function_cannot_be_started(apps: Apps) -> None:
 
 def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(apps: Apps) -> None:
     app = apps(double)
+    untyped: Any = double
     with pytest.raises(TypeError, match=r"double\(\)"):
-        app.start(double, 1, 2)
+        app.start(untyped, 1, 2)
     with pytest.raises(TypeError, match="unknown"):
-        app.start(double, 1, unknown=1)
+        app.start(untyped, 1, unknown=1)
     assert app.runs() == []
 
 

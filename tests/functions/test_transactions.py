@@ -83,7 +83,7 @@ def test_a_transactional_step_in_an_async_workflow(apps: Apps, ledger: Ledger) -
 
     @workflow
     async def flow() -> None:
-        await asyncio.gather(debit.aio("anna"), adebit("berta"))  # type: ignore[call-arg]
+        await asyncio.gather(debit.aio("anna"), adebit("berta"))
         await detent.aio.sleep(SOON)
 
     result(apps(flow).start(flow))
@@ -115,7 +115,7 @@ def test_a_result_that_cannot_be_stored_rolls_back(apps: Apps, ledger: Ledger) -
 
     @workflow
     def flow() -> None:
-        debit()  # type: ignore[call-arg]
+        debit()
 
     assert "'debit'" in str(failure(apps(flow).start(flow)))
     assert ledger() == []
@@ -127,7 +127,7 @@ class Crash(BaseException):
 
 @pytest.mark.parametrize("spawned", [False, True], ids=["called", "spawned"])
 def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
-    apps: Apps, ledger: Ledger, spawned: bool
+    apps: Apps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, spawned: bool
 ) -> None:
     dead, attempts = threading.Event(), []
 
@@ -148,7 +148,7 @@ def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
         raise Crash
 
     first = apps(flow)
-    first.engine.store.apply_within = die  # type: ignore[method-assign]
+    monkeypatch.setattr(first.engine.store, "apply_within", die)
     run = first.start(flow)
     assert dead.wait(20)
     second = apps(flow)
@@ -176,7 +176,7 @@ def test_a_worker_thought_dead_cannot_commit_its_transaction(
 
     @workflow
     def flow() -> Any:
-        return debit.spawn().result() if spawned else debit()  # type: ignore[call-arg]
+        return debit.spawn().result() if spawned else debit()
 
     first = apps(flow)
     run = first.start(flow)
@@ -230,7 +230,7 @@ def test_starting_a_run_in_a_transaction_is_refused_with_a_hint(apps: Apps, ledg
 
     @workflow
     def flow() -> None:
-        debit()  # type: ignore[call-arg]
+        debit()
 
     app = apps(flow, double)
     error = failure(app.start(flow))
@@ -251,7 +251,7 @@ def test_a_run_started_within_the_transaction_of_a_step_commits_with_it(apps: Ap
 
     @workflow
     def flow() -> str:
-        return debit()  # type: ignore[call-arg]
+        return debit()
 
     app = apps(flow, double)
     started = result(app.start(flow))
@@ -270,7 +270,7 @@ def test_a_resumable_step_in_a_transaction_begins_anew_when_it_rolls_back(apps: 
 
     @workflow
     def flow() -> None:
-        debit()  # type: ignore[call-arg]
+        debit()
 
     result(apps(flow).start(flow))
     assert ledger() == ["item 0", "item 1", "item 2"]
@@ -390,7 +390,7 @@ def test_a_transaction_that_loses_a_conflict_is_tried_again(apps: Apps, ledger: 
 
     @workflow
     def flow() -> int:
-        return debit()  # type: ignore[call-arg]
+        return debit()
 
     run = apps(flow).start(flow)
     assert result(run) == 2

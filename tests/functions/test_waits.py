@@ -253,7 +253,7 @@ def test_a_step_sends_once_over_its_attempts(apps: Apps) -> None:
 
     @workflow
     def sender(to: str) -> None:
-        tell(to)  # type: ignore[call-arg, arg-type]
+        tell(to)
 
     app = apps(receiver, sender)
     run = app.start(receiver)
@@ -268,7 +268,7 @@ def test_sending_to_nobody_or_to_a_run_that_is_over_is_refused(apps: Apps) -> No
     app = apps(flow)
     run = app.start(flow)
     result(run)
-    with pytest.raises(InvalidState, match="cannot send to run .*: it is finished"):
+    with pytest.raises(InvalidState, match=r"cannot send to run .*: it is finished"):
         run.send("x", 1)
 
     @workflow
@@ -388,7 +388,7 @@ def test_a_heartbeat_shows_a_step_that_executes(apps: Apps) -> None:
 
     @workflow
     def flow() -> None:
-        slow()  # type: ignore[call-arg]
+        slow()
 
     run = apps(flow).start(flow)
     gate.wait_for_arrival()
@@ -407,7 +407,7 @@ def test_lines_of_a_contexts_logger_carry_run_step_and_attempt(
 
     @workflow
     def flow() -> None:
-        work()  # type: ignore[call-arg]
+        work()
 
     run = apps(flow).start(flow)
     result(run)

@@ -92,6 +92,16 @@ def events(run: detent.Run[Any], name: str) -> list[Any]:
     return [event.detail for event in run.history() if event.event == name]
 
 
+def wait_draining(app: detent.App) -> None:
+    """Return when all that the app executes knows that it has to end."""
+
+    def told() -> bool:
+        worker = app.engine.worker
+        return worker is None or all(work.interrupt == "draining" for work in worker._running.values())
+
+    eventually(told, "it drains")
+
+
 def crash(app: detent.App, *, buried_by: detent.App, max_recoveries: int = 5) -> None:
     """The app's process is dead: nothing of it reaches the database any more, and others take over."""
     worker = app.engine.worker

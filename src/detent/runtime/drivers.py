@@ -22,7 +22,9 @@ from .services import Services
 
 T = TypeVar("T")
 LINGER = 0.25  # seconds that a workflow stays whose branches may be busy with something else
-RECHECK = 1.0  # seconds between two looks at what is awaited, while another branch keeps the run here
+# Seconds between two looks at what is awaited, while another branch keeps the run here.  Longer than
+# it lingers: a look is a move.
+RECHECK = 1.0
 
 
 def drive(services: Services, routine: Routine[T], waits: list[Wait]) -> T:
@@ -128,10 +130,10 @@ class Idling:
 
     def _patience(self, wait: Wait) -> float | None:
         if self._services.clock.virtual:
-            return RECHECK / 20
+            return RECHECK
         due = None if wait.wake_at is None else (wait.wake_at - self._services.clock.now()) / 1e6
         if due is not None and due <= 0:
-            return RECHECK / 20  # it only wants to be put down; another branch keeps the run here
+            return RECHECK  # it only wants to be put down; another branch keeps the run here
         if not wait.awaits:
             return due
         return RECHECK if due is None else min(due, RECHECK)
@@ -143,7 +145,8 @@ class Idling:
         if self.main in waiting and self._branches <= waiting:
             self._on_idle()
         else:
-            asyncio.get_running_loop().call_later(LINGER, self._leave_if_still, self._moves)
+            linger = LINGER / 10 if self._services.clock.virtual else LINGER
+            asyncio.get_running_loop().call_later(linger, self._leave_if_still, self._moves)
 
     def _leave_if_still(self, moves: int) -> None:
         if moves == self._moves and self._waiting and not self.busy:

@@ -360,24 +360,25 @@ class FrameCore:
             )
             self.services.committer.post(Record(worker=self.claimed.worker, run_id=self.run_id, steps=[seen]))
 
-    def load_progress(self, step: Context) -> str | None:
-        entry = self.journal.find(progress_key(step.key))
+    def load_progress(self, step: Context, loop: int) -> str | None:
+        entry = self.journal.find(progress_key(step.key, loop))
         return entry.progress if entry is not None else None
 
-    def save_progress(self, step: Context, text: str) -> None:
+    def save_progress(self, step: Context, loop: int, text: str) -> None:
         if in_transaction.get():
             return  # what was done for this item is rolled back with the rest
-        answer = self.services.committer.run(self._progress(step, text), forever=True)
+        answer = self.services.committer.run(self._progress(step, loop, text), forever=True)
         self.answered(answer)
 
-    async def asave_progress(self, step: Context, text: str) -> None:
+    async def asave_progress(self, step: Context, loop: int, text: str) -> None:
         if in_transaction.get():
             return
-        answer = await self.services.committer.arun(self._progress(step, text), forever=True)
+        answer = await self.services.committer.arun(self._progress(step, loop, text), forever=True)
         self.answered(answer)
 
-    def _progress(self, step: Context, text: str) -> Record:
-        place = self.entry(progress_key(step.key), "progress", step.name, StepState.WAITING, progress=text)
+    def _progress(self, step: Context, loop: int, text: str) -> Record:
+        key = progress_key(step.key, loop)
+        place = self.entry(key, "progress", step.name, StepState.WAITING, progress=text)
         self.journal.put(place)
         return Record(worker=self.claimed.worker, run_id=self.run_id, steps=[place])
 
@@ -400,9 +401,9 @@ def _attempts_made(entry: model.Step | None) -> int:
     return entry.attempt if entry.state == StepState.RETRYING else entry.attempt - 1
 
 
-def progress_key(key: str) -> str:
-    """Where the place of a resumable step is kept."""
-    return f"progress/{key}"
+def progress_key(key: str, loop: int) -> str:
+    """Where the place of a resumable step's loop is kept."""
+    return f"progress/{key}" if loop == 1 else f"progress/{key}/{loop}"
 
 
 def jittered(span: int, jitter: float) -> int:

@@ -7,23 +7,20 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from ..clock import Clock
 from ..commit import Committer
-from ..errors import StepCrashed, StepTimeout, UnknownDefinition
+from ..errors import UnknownDefinition
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel.model import Claimed, HistoryEvent, Lease, Note
 from ..serialization import Codec
 from ..stores.sql import SqlStore
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
+from .processes import Processes
 
 
 class Registry:
@@ -141,62 +138,6 @@ class Threads:
 
 def _setter(method: Callable[[Any], None], value: Any) -> Callable[[], None]:
     return lambda: method(value)
-
-
-class Processes:
-    """Other processes for CPU-bound steps, started when first needed."""
-
-    def __init__(self, size: int | None = None) -> None:
-        self._size = size
-        self._guard = threading.Lock()
-        self._pool: ProcessPoolExecutor | None = None
-
-    def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the step's function there; a process that dies is StepCrashed."""
-        with self._guard:
-            if self._pool is None:
-                # Imported here: few apps need it, and it is slow to load.
-                from concurrent.futures import ProcessPoolExecutor
-                from multiprocessing import get_context
-
-                self._pool = ProcessPoolExecutor(self._size, mp_context=get_context("spawn"))
-            pool = self._pool
-        future = pool.submit(
-            _call_by_name, step.function.__module__, step.function.__qualname__, args, kwargs
-        )
-        try:
-            return future.result(step.timeout)
-        except BrokenExecutor:
-            self._replace(pool)
-            raise StepCrashed(step.name) from None
-        except TimeoutError:
-            if future.done():
-                raise  # the step's own
-            self._replace(pool, kill=True)
-            raise StepTimeout(step.name, step.timeout or 0) from None
-
-    def _replace(self, broken: ProcessPoolExecutor, *, kill: bool = False) -> None:
-        with self._guard:
-            if self._pool is broken:
-                self._pool = None
-        if kill:
-            for process in list((broken._processes or {}).values()):
-                process.kill()
-        broken.shutdown(wait=False, cancel_futures=True)
-
-    def close(self) -> None:
-        with self._guard:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _call_by_name(module: str, qualname: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found: Any = import_module(module)
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    function = found.function if isinstance(found, Definition) else found
-    return function(*args, **kwargs)
 
 
 class Loop:

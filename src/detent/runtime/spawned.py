@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from ..clock import span_micros
@@ -34,7 +35,7 @@ class SpawnedStep:
     """One attempt at a spawned step; also what its context asks (context.StepBackend)."""
 
     def __init__(
-        self, services: Services, claimed: Claimed, step: Step[Any, Any], progress: str | None
+        self, services: Services, claimed: Claimed, step: Step[Any, Any], steps: Iterable[model.Step]
     ) -> None:
         self.services = services
         self.claimed = claimed
@@ -42,7 +43,7 @@ class SpawnedStep:
         self.interrupt: str | None = "canceled" if claimed.run_state == "canceled" else None
         self.live = True
         self.waits: list[Wait] = []
-        self._progress = progress
+        self._places = {entry.key: entry.progress for entry in steps if entry.kind == "progress"}
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
@@ -155,23 +156,23 @@ class SpawnedStep:
     def heartbeat(self, step: Context) -> None:
         """The execution's row shows it as executing already."""
 
-    def load_progress(self, step: Context) -> str | None:
-        return self._progress
+    def load_progress(self, step: Context, loop: int) -> str | None:
+        return self._places.get(progress_key(step.key, loop))
 
-    def save_progress(self, step: Context, text: str) -> None:
+    def save_progress(self, step: Context, loop: int, text: str) -> None:
         if in_transaction.get():
             return  # what was done for this item is rolled back with the rest
-        self._check(self.services.committer.run(self._place(text), forever=True))
+        self._check(self.services.committer.run(self._place(loop, text), forever=True))
 
-    async def asave_progress(self, step: Context, text: str) -> None:
+    async def asave_progress(self, step: Context, loop: int, text: str) -> None:
         if in_transaction.get():
             return
-        self._check(await self.services.committer.arun(self._place(text), forever=True))
+        self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
 
-    def _place(self, text: str) -> Record:
+    def _place(self, loop: int, text: str) -> Record:
         place = model.Step(
             run_id=self.claimed.run_id,
-            key=progress_key(self.claimed.node),
+            key=progress_key(self.claimed.node, loop),
             seq=0,
             kind="progress",
             name=self.step.name,

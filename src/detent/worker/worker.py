@@ -25,7 +25,6 @@ from ..ids import uuid7
 from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
 from ..kernel.settle import FUNCTION, Ending, Outcome, settle
 from ..runtime.failures import encode_error
-from ..runtime.frame import progress_key
 from ..runtime.frames import Frame
 from ..runtime.mains import arun_main, key_of, run_main
 from ..runtime.services import Services
@@ -95,12 +94,9 @@ class Worker:
         with self._guard:
             self._draining = True
         self._poked.set()
+        self._tell_all("draining")
         if self._dispatcher.is_alive():
             self._dispatcher.join()
-        with self._guard:
-            running = list(self._running.values())
-        for frame in running:
-            frame.told("draining")
         with self._idle:
             self._idle.wait_for(lambda: not self._running, timeout=self._grace)
             left = list(self._running.values())
@@ -166,9 +162,10 @@ class Worker:
             self._free += leases
 
     def astray(self, tokens: Iterable[str]) -> None:
-        """Whether these leases came to pass is not known: the connection was cut."""
+        """Whether these leases came to pass is not known: look for them soon."""
         with self._guard:
             self._astray.update(tokens)
+        self.poke()
 
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
         """Begin to execute what is leased to us; each holds a slot already."""
@@ -177,6 +174,8 @@ class Worker:
             work = self._prepare(item, (journals or {}).get(item.run_id, []))
             with self._guard:
                 self._running[item.run_id, item.node] = work
+                if self._draining:  # it was being claimed when we were told to stop
+                    work.interrupt = "draining"
             definition = work.definition if isinstance(work, Frame) else work.step
             if definition.is_async:
                 on_loop.append(work)
@@ -189,8 +188,7 @@ class Worker:
         registry = self._services.registry
         if item.kind == "main":
             return Frame(self._services, item, registry.workflow(item.job), steps)
-        places = [step.progress for step in steps if step.key == progress_key(item.node)]
-        return SpawnedStep(self._services, item, registry.step(item.job), places[0] if places else None)
+        return SpawnedStep(self._services, item, registry.step(item.job), steps)
 
     def _begin(self, work: list[Frame | SpawnedStep]) -> None:
         """On the loop."""
@@ -223,7 +221,7 @@ class Worker:
             self._done(work)
 
     def _broken(self, work: Frame | SpawnedStep, error: BaseException) -> None:
-        """Ours, or one that leaves user code as SystemExit does: the run is paused rather than left hanging."""
+        """An error of ours, or one like SystemExit: the run is paused rather than left hanging."""
         claimed = work.claimed
         if self._draining or isinstance(error, asyncio.CancelledError):
             return
@@ -241,11 +239,12 @@ class Worker:
         with self._guard:
             if self._running.get(key) is work:
                 del self._running[key]
+            # Without a free slot the dispatcher did not wait for timers.
+            wanted = self._backlog or (self._free <= 0 and self._next_due is not None)
             self._free += 1
-            backlog = self._backlog
             if not self._running:
                 self._idle.notify_all()
-        if backlog:
+        if wanted:
             self._poked.set()
 
     # The dispatcher
@@ -296,7 +295,8 @@ class Worker:
             journals = self._journals(claimed)
         except BaseException:
             claimed = []
-            self.astray(tokens)
+            with self._guard:
+                self._astray.update(tokens)
             raise
         finally:
             with self._guard:
@@ -343,6 +343,12 @@ class Worker:
         for work in told:
             if state is None or work.interrupt != state:
                 work.told(state)
+
+    def _tell_all(self, state: str) -> None:
+        with self._guard:
+            running = list(self._running.values())
+        for work in running:
+            work.told(state)
 
     def _show_long_steps(self) -> None:
         now = self._services.clock.now()

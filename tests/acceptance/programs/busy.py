@@ -1,5 +1,6 @@
 """A process that starts runs and works on them, beside others: `busy URL COUNT`."""
 
+import faulthandler
 import logging
 import sys
 
@@ -8,6 +9,7 @@ import detent
 from . import chains
 
 if __name__ == "__main__":
+    faulthandler.enable()
     logging.basicConfig(level=logging.INFO)
     url, count = sys.argv[1:]
     with detent.App(url, include=[chains]) as app:

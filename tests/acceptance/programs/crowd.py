@@ -1,6 +1,7 @@
 """Starts many runs at once from async code, and waits for all of them: `crowd URL COUNT`."""
 
 import asyncio
+import faulthandler
 import sys
 from typing import Any
 
@@ -37,5 +38,6 @@ async def crowd(url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     url, count = sys.argv[1:]
     asyncio.run(crowd(url, int(count)))
