@@ -159,11 +159,15 @@ class Committer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        while self._left_over():
+            self._lead()
+
+    def _left_over(self) -> bool:
+        """Whether something is queued that nobody leads; if so, we do."""
         with self._mutex:
             leads = bool(self._queue) and not self._busy
             self._busy = self._busy or leads
-        if leads:
-            self._lead()
+            return leads
 
     def _post(self, entry: _Entry) -> None:
         with self._mutex:
@@ -217,6 +221,9 @@ class Committer:
             heir = next((entry for entry in self._queue if entry.waits), None)
             if heir is not None:
                 heir.leads = True
+            elif self._closing.is_set():  # the thread is leaving: close() commits the rest
+                self._busy = False
+                return
         if heir is not None:
             heir.wake()
         else:

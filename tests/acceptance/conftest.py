@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.support import World
+pytest.register_assert_rewrite("tests.acceptance.support")
+
+from tests.acceptance.support import World  # noqa: E402
 
 
 @pytest.fixture

@@ -1,21 +1,19 @@
-"""Control from outside: pause, resume, cancel, deadlines, and waiting for results."""
+"""Control from outside: pause, resume, cancel, and waiting for results."""
 
 import asyncio
-import contextlib
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import detent
-from detent import Context, Retry, step, workflow
-from detent.errors import DeadlineExceeded, InvalidState, ResultTimeout, RunCanceled, RunPaused
+from detent import Context, step, workflow
+from detent.errors import InvalidState, ResultTimeout, RunCanceled, RunPaused
 from tests.functions.world import (
     SOON,
     Apps,
     Gate,
-    crash,
     events,
     eventually,
     failure,
@@ -290,208 +288,6 @@ def test_what_does_not_apply_is_refused_and_says_why(apps: Apps) -> None:
             getattr(waiting, verb)()
 
 
-def test_resuming_a_failed_run_goes_on_from_its_failure_with_a_fresh_budget(apps: Apps) -> None:
-    healthy, calls = threading.Event(), []
-
-    @step
-    def before() -> str:
-        calls.append("before")
-        return "before"
-
-    @step(retry=Retry(attempts=2, first=timedelta(0)))
-    def fragile(ctx: Context) -> int:
-        calls.append(f"fragile {ctx.attempt}")
-        if not healthy.is_set() or ctx.attempt < 2:
-            raise ConnectionError("down")
-        return ctx.attempt
-
-    @workflow
-    def flow() -> int:
-        before()
-        return fragile()
-
-    run = apps(flow).start(flow)
-    assert isinstance(failure(run), ConnectionError)
-    healthy.set()
-    run.resume()
-    assert result(run) == 2
-    assert calls == ["before", "fragile 1", "fragile 2", "fragile 1", "fragile 2"]
-    assert [event["step"] for event in events(run, "set_aside")] == ["fragile"]
-
-
-def test_a_failure_that_the_workflow_caught_stays_when_it_is_resumed(apps: Apps) -> None:
-    healthy, calls = threading.Event(), []
-
-    @step
-    def fails(name: str) -> str:
-        calls.append(name)
-        if not healthy.is_set():
-            raise ConnectionError(name)
-        return name
-
-    @step
-    def fallback() -> str:
-        return "fallback"
-
-    @workflow
-    def flow() -> list[str]:
-        try:
-            value = fails("caught")
-        except ConnectionError:
-            value = fallback()
-        return [value, fails("fatal")]
-
-    run = apps(flow).start(flow)
-    assert str(failure(run)) == "fatal"
-    healthy.set()
-    run.resume()
-    assert result(run) == ["fallback", "fatal"]
-    assert calls == ["caught", "fatal", "fatal"]
-
-
-def test_resuming_a_failed_run_tries_its_failed_spawned_steps_and_children_again(apps: Apps) -> None:
-    healthy = threading.Event()
-
-    @step
-    def fragile(number: int) -> int:
-        if number == 2 and not healthy.is_set():
-            raise ConnectionError("down")
-        return number
-
-    @workflow
-    def child() -> list[int]:
-        return list(fragile.map([1, 2, 3]))
-
-    @workflow
-    def flow() -> list[int]:
-        return child()
-
-    run = apps(flow).start(flow)
-    assert isinstance(failure(run), ConnectionError)
-    healthy.set()
-    run.resume()
-    assert result(run) == [1, 2, 3]
-
-
-def test_failures_of_spawned_steps_and_children_that_were_caught_stay_when_the_run_is_resumed(
-    apps: Apps,
-) -> None:
-    healthy, calls = threading.Event(), []
-
-    @step
-    def fails(name: str) -> str:
-        calls.append(name)
-        if not healthy.is_set():
-            raise ConnectionError(name)
-        return name
-
-    @step
-    def fallback() -> str:
-        return "fallback"
-
-    @workflow
-    def child() -> str:
-        return fails("child")
-
-    @workflow
-    def flow() -> list[str]:
-        values: list[str] = []
-        for kind in ("spawned", "child"):
-            try:
-                values.append(fails.spawn("spawned").result() if kind == "spawned" else child())
-            except ConnectionError:
-                values.append(fallback())
-        return [*values, fails("fatal")]
-
-    run = apps(flow).start(flow)
-    assert str(failure(run)) == "fatal"
-    healthy.set()
-    run.resume()
-    assert result(run) == ["fallback", "fallback", "fatal"]
-    assert calls == ["spawned", "child", "fatal", "fatal"]
-
-
-def test_pausing_and_resuming_forgets_neither_failures_nor_attempts(apps: Apps) -> None:
-    calls: list[str] = []
-
-    @step
-    def fails() -> None:
-        calls.append("fails")
-        raise ConnectionError("caught")
-
-    @step(retry=Retry(attempts=2, first=timedelta(seconds=0.3)))
-    def flaky(ctx: Context) -> int:
-        calls.append(f"flaky {ctx.attempt}")
-        if ctx.attempt == 1:
-            raise ConnectionError("once more")
-        return ctx.attempt
-
-    @workflow
-    def flow() -> int:
-        with contextlib.suppress(ConnectionError):
-            fails()
-        return flaky()
-
-    run = apps(flow).start(flow)
-    wait_parked(run)
-    run.pause()
-    run.resume()
-    assert result(run) == 2
-    assert calls == ["fails", "flaky 1", "flaky 2"]
-
-
-def test_a_failed_branch_is_tried_again_though_another_succeeded_later(apps: Apps) -> None:
-    healthy, failed = threading.Event(), threading.Event()
-
-    @step
-    async def fragile() -> str:
-        if not healthy.is_set():
-            failed.set()
-            raise ConnectionError("down")
-        return "fragile"
-
-    @step
-    def steady() -> str:
-        assert failed.wait(20)
-        return "steady"
-
-    @workflow
-    async def flow() -> list[Any]:
-        both = await asyncio.gather(fragile(), steady.aio(), return_exceptions=True)
-        for value in both:
-            if isinstance(value, BaseException):
-                raise value
-        return list(both)
-
-    run = apps(flow).start(flow)
-    assert isinstance(failure(run), ConnectionError)
-    healthy.set()
-    run.resume()
-    assert result(run) == ["fragile", "steady"]
-
-
-def test_a_workflow_that_pauses_on_exception_can_be_fixed_and_resumed(apps: Apps) -> None:
-    healthy = threading.Event()
-
-    @step
-    def fragile() -> str:
-        if not healthy.is_set():
-            raise ConnectionError("down")
-        return "done"
-
-    @workflow(on_exception="pause")
-    def flow() -> str:
-        return fragile()
-
-    run = apps(flow).start(flow)
-    error = failure(run)
-    assert isinstance(error, RunPaused)
-    assert isinstance(error.__cause__, ConnectionError)
-    healthy.set()
-    run.resume()
-    assert result(run) == "done"
-
-
 def test_waiting_through_a_pause(apps: Apps) -> None:
     app = apps(waits)
     run = app.start(waits)
@@ -548,69 +344,3 @@ def test_an_async_app_controls_runs_alike(url: str) -> None:
         ["done", "done"],
         4,
     ]
-
-
-def test_a_deadline_fails_a_run_that_sleeps(apps: Apps) -> None:
-    @workflow
-    def flow() -> None:
-        detent.sleep(hours=1)
-
-    run = apps(flow).options(deadline=timedelta(seconds=0.3)).start(flow)
-    error = failure(run)
-    assert isinstance(error, DeadlineExceeded)
-    assert error.run_id == run.id
-
-
-def test_a_deadline_that_has_passed_lets_no_step_begin(apps: Apps) -> None:
-    calls: list[int] = []
-
-    @step
-    def work() -> None:
-        calls.append(1)
-
-    @workflow
-    def flow() -> None:
-        work()
-
-    past = datetime(2001, 1, 1, tzinfo=UTC)
-    assert isinstance(failure(apps(flow).options(deadline=past).start(flow)), DeadlineExceeded)
-    assert calls == []
-
-
-@pytest.mark.parametrize("what", ["receive", "spawned", "retry"])
-def test_a_deadline_holds_for_everything_that_waits(apps: Apps, what: str) -> None:
-    release = threading.Event()
-
-    @step(retry=Retry(attempts=2, first=timedelta(hours=1)))
-    def flaky() -> None:
-        raise ConnectionError
-
-    @step
-    def slow() -> None:
-        release.wait(20)
-
-    @workflow
-    def flow() -> None:
-        if what == "receive":
-            detent.receive("never")
-        elif what == "spawned":
-            slow.spawn().result()
-        else:
-            flaky()
-
-    run = apps(flow).options(deadline=timedelta(seconds=0.3)).start(flow)
-    assert isinstance(failure(run), DeadlineExceeded)
-    release.set()
-
-
-def test_a_deadline_survives_a_restart(apps: Apps) -> None:
-    @workflow
-    def flow() -> None:
-        detent.receive("never")
-
-    first = apps(flow)
-    run = first.options(deadline=timedelta(seconds=0.5)).start(flow)
-    wait_parked(run)
-    second = apps(flow)
-    crash(first, buried_by=second)
-    assert isinstance(failure(second.run(run.id)), DeadlineExceeded)

@@ -136,7 +136,8 @@ def _serve(target: Target, *, supervised: bool) -> int:
             _watch_parent(stop.set)
         target.app.open(worker=True)
         _at_work(target.app)
-        stop.wait()
+        while not stop.wait(1):  # a wait without end may sleep through a signal that comes to another thread
+            pass
         target.app.close()
     tell("drained; bye", pid=os.getpid())
     return 0
