@@ -23,12 +23,12 @@ from .clock import span_micros, to_micros
 from .context import Context, current_frame, current_step
 from .durable import MISSING, needed_frame, span_of
 from .engine import Engine, Options
+from .engine.views import Execution, Happening, ended_row, executions_of, history_of, shown_state
+from .engine.within import LoopTx, async_execute, join
 from .errors import ResultTimeout
 from .functions import FunctionWorkflow
 from .kernel.model import RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
-from .views import Execution, Happening, ended_row, executions_of, history_of, shown_state
-from .within import LoopTx, async_execute, join
 
 P = ParamSpec("P")
 R = TypeVar("R")

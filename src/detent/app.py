@@ -11,11 +11,11 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, ov
 from .clock import from_micros, span_micros, to_micros
 from .context import Context, current_frame, current_step
 from .engine import Engine, Options, Settings
+from .engine.views import Execution, Happening, ended_row, executions_of, history_of, shown_state
+from .engine.within import join
 from .errors import ConfigurationError, ResultTimeout
 from .functions import FunctionWorkflow
 from .kernel.model import RunEnd, RunRow, RunState, Start
-from .views import Execution, Happening, ended_row, executions_of, history_of, shown_state
-from .within import join
 
 P = ParamSpec("P")
 R = TypeVar("R")

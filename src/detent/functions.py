@@ -177,8 +177,8 @@ class Step(Definition[P, R]):
             self._check_process(transactional)
         if transactional and self.timeout is not None and not self.is_async:
             raise self._error(
-                "is transactional and a `def`: its thread cannot be stopped in the middle of a transaction, so it "
-                "takes no timeout; make it `async def`, or set a statement timeout in it"
+                "is transactional and a `def`: its thread cannot be stopped in the middle of a transaction, "
+                "so it takes no timeout; make it `async def`, or set a statement timeout in it"
             )
         if transactional and not self._parameters:
             raise self._error("is transactional, so its first parameter must be the transaction, tx")

@@ -10,9 +10,9 @@ import msgspec
 
 from ..app import App, Run
 from ..clock import from_micros
+from ..engine.views import Execution, Happening, shown_state
 from ..errors import PayloadError
 from ..kernel.model import Error, RunRow, WorkerRow
-from ..views import Execution, Happening, shown_state
 
 EXPORT_FORMAT = 1
 

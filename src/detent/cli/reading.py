@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ..app import App, Run
 from ..clock import from_micros
+from ..engine.views import Execution, Happening
 from ..kernel.model import RunState
-from ..views import Execution, Happening
 from .command import app_argument, command, id_argument, json_option
 from .documents import (
     execution_document,

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..app import App, Run
 from ..engine import Engine, Settings
+from ..engine.including import collect
 from ..errors import DetentError
-from ..including import collect
 from ..kernel.model import RunState
 from ..stores.sql import SqlStore
 from .clock import ManualClock

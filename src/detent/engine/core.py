@@ -12,37 +12,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from .clock import Clock, SystemClock, span_micros, to_micros
-from .commit import Committer
-from .context import current_frame, current_step, watch_threads
-from .errors import (
+from ..clock import span_micros
+from ..commit import Committer
+from ..context import watch_threads
+from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
-    DefinitionError,
     RunCanceled,
     RunFailed,
     RunPaused,
     StepFailed,
     TransactionMisused,
     UnknownDefinition,
-    UnknownQueue,
 )
-from .functions import FunctionWorkflow, Step
-from .heroes import Heroes
-from .ids import uuid7
-from .including import collect
-from .kernel.fork import kept_for_fork
-from .kernel.model import (
+from ..ids import uuid7
+from ..kernel.model import (
     ExecutionState,
-    NewExecution,
-    NewRun,
     Operation,
     RunEnd,
     RunRow,
@@ -54,63 +43,24 @@ from .kernel.model import (
     Started,
     due_of,
 )
-from .kernel.policies import DEFAULT_MAX_RECOVERIES
-from .runtime.calls import encode_call
-from .runtime.failures import decode_error, raisable
-from .runtime.services import Loop, Registry, Services
-from .runtime.spawning import claimed_of, fitting_id, lease_locally, new_run
-from .runtime.transactions import in_transaction
-from .serialization import DEFAULT_MAX_PAYLOAD, Codec, Transform
-from .stores.base import Trouble
-from .stores.batch import Applied
-from .stores.opening import open_store
-from .stores.sql import SqlStore
+from ..runtime.failures import decode_error, raisable
+from ..runtime.services import Loop, Registry, Services
+from ..runtime.spawning import claimed_of, lease_locally
+from ..runtime.transactions import in_transaction
+from ..serialization import Codec
+from ..stores.base import Trouble
+from ..stores.batch import Applied
+from ..stores.opening import open_store
+from ..stores.sql import SqlStore
+from ..worker.worker import Worker
+from .heroes import Heroes
+from .including import collect
+from .settings import Options, Settings
+from .starting import check_text, declared_queue, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
-from .worker.worker import Worker
 
 log = logging.getLogger("detent")
-DEFAULT_QUEUE = "default"
-LONGEST_ID = 200
 LISTEN = 0.1  # seconds of listening in one piece: closing waits for the end of one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How an app is set up; every field is a keyword of `App(...)`."""
-
-    queues: Sequence[str] = (DEFAULT_QUEUE,)
-    concurrency: int = 100
-    migrate: bool | None = None  # None: SQLite creates its tables, servers do not
-    lease: timedelta = timedelta(seconds=30)
-    grace: timedelta = timedelta(seconds=10)
-    patience: timedelta = timedelta(seconds=30)
-    max_recoveries: int = DEFAULT_MAX_RECOVERIES
-    max_payload: int = DEFAULT_MAX_PAYLOAD
-    pool_size: int = 10
-    transform: Transform | None = None
-    clock: Clock = field(default_factory=SystemClock)
-
-    def __post_init__(self) -> None:
-        if not self.queues or any(not name or not isinstance(name, str) for name in self.queues):
-            raise ConfigurationError(f"queues={self.queues!r}: give at least one name")
-        for name in ("concurrency", "pool_size", "max_payload"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
-        if self.lease < timedelta(seconds=2):
-            raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a run is started; see `app.options`."""
-
-    id: str | None = None
-    delay: timedelta | float | None = None
-    queue: str | None = None
-    priority: int | None = None
-    hero: Any = None
-    allow_multiple: bool = False
-    deadline: timedelta | datetime | None = None
 
 
 class Engine:
@@ -183,7 +133,8 @@ class Engine:
         if self.is_open:
             raise ConfigurationError("the app is open already; adjust it before that")
         self.settings = dataclasses.replace(self.settings, **changes)
-        self.served = tuple(self._queue(name) for name in serve) or tuple(self.settings.queues)
+        declared = tuple(self.settings.queues)
+        self.served = tuple(declared_queue(name, declared) for name in serve) or declared
 
     def migrate(self) -> list[str]:
         done: list[str] = self._patiently(lambda: self.store.migrate(now=self.clock.now()))
@@ -322,44 +273,8 @@ class Engine:
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
     ) -> Start:
         """The rows of these runs, leased to nobody."""
-        workflow = self._included(definition)
-        frame = current_frame(workflow.name)
-        if frame is not None:
-            frame.drive(frame.checkpoint())  # what the workflow took from the outside world is durable first
-        queue = self._queue(options.queue or workflow.queue or self.settings.queues[0])
-        priority = options.priority if options.priority is not None else workflow.priority or 0
-        now = self.clock.now()
-        due = None if options.delay is None else now + span_micros(options.delay)
         hero = self.heroes.name(options.hero)
-        deadline = _deadline(options.deadline, now)
-        runs: list[NewRun] = []
-        mains: list[NewExecution] = []
-        chosen = options.id is not None
-        if chosen and len(calls) != 1:
-            raise ConfigurationError("an id names one run; start_many() starts several")
-        idempotent = chosen
-        for args, kwargs in calls:
-            args, kwargs = workflow.without_context(args, kwargs)
-            workflow.check_arguments(args, kwargs)
-            id, given = (options.id, True) if chosen else _run_id(workflow.name)
-            text = encode_call(self.services.codec, f"the input of {workflow.name!r}", args, kwargs)
-            run, main = new_run(
-                workflow,
-                _check_id(id or ""),
-                text,
-                queue=queue,
-                priority=priority,
-                now=now,
-                due=due,
-                deadline=deadline,
-            )
-            idempotent = idempotent or given
-            if hero is not None:
-                run.hero_type, run.hero_id = hero
-                run.exclusive = int(not options.allow_multiple)
-            runs.append(run)
-            mains.append(main)
-        return Start(runs=runs, executions=mains, chosen=idempotent)
+        return plan_runs(self.services, definition, calls, options, hero)
 
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
         """After the commit (or, without answers, instead of it): begin what is leased to us."""
@@ -377,31 +292,13 @@ class Engine:
             return []
         performing = {row.run_id for row in mine}
         return [
-            _fresh_row(run, run.id in performing) if run.id in created else self.store.run(run.id)
+            fresh_row(run, run.id in performing) if run.id in created else self.store.run(run.id)
             for run in start.runs
         ]
 
     def fresh(self, start: Start) -> list[RunRow]:
         """Runs that were just planned, as they will be."""
-        return [_fresh_row(run, False) for run in start.runs]
-
-    def _included(self, definition: Any) -> FunctionWorkflow[Any, Any]:
-        if isinstance(definition, str):
-            return self.registry.workflow(definition)
-        if isinstance(definition, Step):
-            raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")
-        if not isinstance(definition, FunctionWorkflow):
-            raise DefinitionError(
-                f"app.start() takes a workflow, not {definition!r}; decorate it with @workflow"
-            )
-        if definition not in self.registry:
-            raise UnknownDefinition(definition.name)
-        return definition
-
-    def _queue(self, queue: str) -> str:
-        if queue not in self.settings.queues:
-            raise UnknownQueue(queue, tuple(self.settings.queues))
-        return queue
+        return [fresh_row(run, False) for run in start.runs]
 
     # Messages and control
 
@@ -411,7 +308,7 @@ class Engine:
         return Send(
             run_id=run_id,
             message_id=message_id or uuid7(),
-            name=_check_text("a message's name", name),
+            name=check_text("a message's name", name),
             value=self.services.codec.encode(value, f"the message {name!r}"),
             sent_at=self.clock.now(),
         )
@@ -499,16 +396,7 @@ class Engine:
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
-        workflow = self.registry.workflow(row.type)
-        kept = kept_for_fork(run_id, self.store.journal([run_id])[run_id], from_step)
-        now = self.clock.now()
-        id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
-        run, main = new_run(
-            workflow, _check_id(id or ""), row.input, queue=row.queue, priority=row.priority, now=now
-        )
-        run.forked_from = run_id
-        steps = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
-        return Start(runs=[run], executions=[main], steps=steps, chosen=chosen, remote=True)
+        return plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
 
 
 def _run_error(row: RunRow, text: str | None) -> Exception:
@@ -517,57 +405,3 @@ def _run_error(row: RunRow, text: str | None) -> Exception:
     if isinstance(error, StepFailed) and error.step == row.type:
         return RunFailed(row.id, error.type, error.message)
     return error
-
-
-def _run_id(name: str) -> tuple[str, bool]:
-    """A new id; inside of a run or a step one that is the same on every replay."""
-    step = current_step()
-    if step is not None:
-        return fitting_id(step.next_start_id()), True
-    frame = current_frame(name)
-    return (uuid7(), False) if frame is None else (frame.start_id(name), True)
-
-
-def _check_id(id: str) -> str:
-    if len(id) > LONGEST_ID:
-        raise ConfigurationError(f"a run's id has at most {LONGEST_ID} characters, this one has {len(id)}")
-    return _check_text("a run's id", id)
-
-
-def _check_text(what: str, text: str) -> str:
-    if not text:
-        raise ConfigurationError(f"{what} is a text that is not empty, not {text!r}")
-    if "\x00" in text or not text.isprintable():
-        raise ConfigurationError(
-            f"{what} {text!r} has characters that databases refuse (NUL, control, surrogates)"
-        )
-    return text
-
-
-def _deadline(deadline: timedelta | datetime | None, now: int) -> int | None:
-    if deadline is None:
-        return None
-    return now + span_micros(deadline) if isinstance(deadline, timedelta) else to_micros(deadline)
-
-
-def _fresh_row(run: NewRun, performing: bool) -> RunRow:
-    return RunRow(
-        id=run.id,
-        type=run.type,
-        kind=run.kind,
-        state=RunState.READY,
-        queue=run.queue,
-        priority=run.priority,
-        input=run.input,
-        result=None,
-        error=None,
-        parent=run.parent,
-        parent_key=run.parent_key,
-        hero_type=run.hero_type,
-        hero_id=run.hero_id,
-        deadline=run.deadline,
-        forked_from=run.forked_from,
-        created_at=run.created_at,
-        finished_at=None,
-        performing=int(performing),
-    )

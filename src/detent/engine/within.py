@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .errors import ConfigurationError
-from .kernel.model import Start
-from .runtime.transactions import AsyncTransaction, Transaction
-from .stores.base import Driver, Trouble, Tx
-from .stores.sql import SqlStore
+from ..errors import ConfigurationError
+from ..kernel.model import Start
+from ..runtime.transactions import AsyncTransaction, Transaction
+from ..stores.base import Driver, Trouble, Tx
+from ..stores.sql import SqlStore
 
 Execute = Callable[[str, dict[str, Any]], Awaitable[tuple[list[Any], int]]]
 

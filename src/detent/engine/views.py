@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from .clock import from_micros
-from .engine import Engine
-from .kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step, StepState
-from .runtime.failures import decode_error
+from ..clock import from_micros
+from ..kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step, StepState
+from ..runtime.failures import decode_error
+from .core import Engine
 
 
 @dataclass(frozen=True, slots=True)

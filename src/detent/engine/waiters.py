@@ -13,9 +13,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from .kernel.model import RunEnd, RunState
-from .stores.base import Trouble
-from .stores.sql import SqlStore
+from ..kernel.model import RunEnd, RunState
+from ..stores.base import Trouble
+from ..stores.sql import SqlStore
 
 log = logging.getLogger("detent")
 SOON = 0.2  # seconds: what our own worker did not end by then may end elsewhere

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import CodeType, ModuleType
 from typing import Any
 
-from .errors import DefinitionError
-from .functions import Definition, Step
+from ..errors import DefinitionError
+from ..functions import Definition, Step
 
 
 def collect(include: Iterable[Any]) -> list[Definition[Any, Any]]:

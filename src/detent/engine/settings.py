@@ -1,0 +1,54 @@
+"""How an app is set up, and how a run is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..clock import Clock, SystemClock
+from ..errors import ConfigurationError
+from ..kernel.policies import DEFAULT_MAX_RECOVERIES
+from ..serialization import DEFAULT_MAX_PAYLOAD, Transform
+
+DEFAULT_QUEUE = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an app is set up; every field is a keyword of `App(...)`."""
+
+    queues: Sequence[str] = (DEFAULT_QUEUE,)
+    concurrency: int = 100
+    migrate: bool | None = None  # None: SQLite creates its tables, servers do not
+    lease: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=10)
+    patience: timedelta = timedelta(seconds=30)
+    max_recoveries: int = DEFAULT_MAX_RECOVERIES
+    max_payload: int = DEFAULT_MAX_PAYLOAD
+    pool_size: int = 10
+    transform: Transform | None = None
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if not self.queues or any(not name or not isinstance(name, str) for name in self.queues):
+            raise ConfigurationError(f"queues={self.queues!r}: give at least one name")
+        for name in ("concurrency", "pool_size", "max_payload"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.lease < timedelta(seconds=2):
+            raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is started; see `app.options`."""
+
+    id: str | None = None
+    delay: timedelta | float | None = None
+    queue: str | None = None
+    priority: int | None = None
+    hero: Any = None
+    allow_multiple: bool = False
+    deadline: timedelta | datetime | None = None
