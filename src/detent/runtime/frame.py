@@ -259,8 +259,10 @@ class FrameCore:
             return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written)
 
         def recorded() -> bool:
+            # By us, that is: where we were thought dead, another attempt may have come by here.
             steps = self.services.store.journal([self.run_id])[self.run_id]
-            return any(entry.key == context.key and entry.state in FINAL for entry in steps)
+            ours = [entry for entry in steps if entry.written_by == self.claimed.attempt]
+            return any(entry.key == context.key and entry.state in FINAL for entry in ours)
 
         yield from self._body(TransactionalBody(step, context, args, kwargs, finish, recorded), started)
         self.journal.put(written[0])

@@ -393,8 +393,11 @@ def explain_conflict(tx: Tx, op: Operation) -> Any:
 def already_applied(tx: Tx, op: Operation) -> Any:
     """Whether an operation whose commit was cut off went through; its answer if so.
 
-    Ids, tokens and keys are ours alone, so finding them means that we wrote them.
+    Ids, tokens and keys are ours alone, so finding them means that we wrote them: unless our
+    worker was thought dead meanwhile, and another one has come by the same place.
     """
+    if isinstance(op, Record | Settle | Park) and not tx.query(tx.sql.fence, id=op.worker):
+        return None
     if isinstance(op, Start):
         known = _known_runs(tx, [Start(runs=op.runs, executions=[], chosen=True)])
         if all(known.get(run.id) == (run.type, run.input) for run in op.runs):

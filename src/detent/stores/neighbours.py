@@ -34,15 +34,39 @@ class Neighbours:
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
         self.own: str | None = None  # our own socket's name: we do not wake ourselves
+        self._opened: int | None = None
 
     def tell(self, payloads: Sequence[str]) -> None:
         """Send each payload to every other process that listens."""
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.folder):
                 if entry.name.endswith(".sock") and entry.name != self.own:
-                    self._send(entry.path, payloads)
+                    self._send(entry.name, payloads)
 
-    def _send(self, path: str, payloads: Sequence[str]) -> None:
+    def address(self, name: str) -> str | None:
+        """The path of a socket in the folder; None where it is too long for one.
+
+        A socket's path has about a hundred characters at most; Linux lets us say "that name in
+        the folder that we have open" instead.
+        """
+        path = str(self.folder / name)
+        if len(path) < _LONGEST_SOCKET_PATH:
+            return path
+        if not os.path.isdir("/proc/self/fd"):
+            return None
+        if self._opened is None:
+            self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._opened}/{name}"
+
+    def close(self) -> None:
+        if self._opened is not None:
+            os.close(self._opened)
+            self._opened = None
+
+    def _send(self, name: str, payloads: Sequence[str]) -> None:
+        path = self.address(name)
+        if path is None:
+            return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             try:
@@ -50,7 +74,7 @@ class Neighbours:
                     sender.sendto(payload.encode()[:_LONGEST_PAYLOAD], path)
             except (ConnectionRefusedError, FileNotFoundError):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)  # its process is gone
+                    os.unlink(self.folder / name)  # its process is gone
             except OSError:
                 pass  # its buffer is full, so it is awake; data_version covers the rest
 
@@ -74,12 +98,12 @@ class Ear:
         self._writes = database.writes
         self._socket: socket.socket | None = None
         self._neighbours.folder.mkdir(exist_ok=True)
+        self._unsure = False
         name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
-        path = str(self._neighbours.folder / name)
-        if len(path) < _LONGEST_SOCKET_PATH:
+        address = self._neighbours.address(name)
+        if address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.bind(path)
-            self._path = path
+            self._socket.bind(address)
             self._neighbours.own = name
 
     def wait(self, seconds: float) -> list[str]:
@@ -87,14 +111,25 @@ class Ear:
         while True:
             wait = max(0.0, min(_POLL, deadline - time.monotonic()))
             heard = self._hear(wait)
-            version, writes = self._data_version(), self._database.writes
-            # What we wrote ourselves changes the version too, and is no news.
-            changed = version != self._version and writes == self._writes
-            self._version, self._writes = version, writes
-            if heard or changed:
+            if heard or self._changed():
                 return heard or [""]
             if time.monotonic() >= deadline:
                 return []
+
+    def _changed(self) -> bool:
+        """Whether others have written to the file.
+
+        What we write ourselves changes its version too.  Where both may have happened, it counts
+        as soon as we are quiet: looking for nothing costs less than missing something.
+        """
+        version, writes = self._data_version(), self._database.writes
+        changed, wrote = version != self._version, writes != self._writes
+        self._version, self._writes = version, writes
+        if wrote:
+            self._unsure = self._unsure or changed
+            return False
+        unsure, self._unsure = self._unsure, False
+        return changed or unsure
 
     def _hear(self, seconds: float) -> list[str]:
         if self._socket is None:
@@ -112,8 +147,7 @@ class Ear:
         self._connection.close()
         if self._socket is not None:
             self._socket.close()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+            (self._neighbours.folder / str(self._neighbours.own)).unlink(missing_ok=True)
 
 
 class Silence:

@@ -180,6 +180,7 @@ class SqliteDriver:
                 connection.execute(statement)
 
     def close(self) -> None:
+        self.neighbours.close()
         if self._memory is not None:
             self._memory.really_close()  # type: ignore[attr-defined]
             self._memory = None
