@@ -7,6 +7,9 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SERVERS := $(PYTHON) tools/servers.py --
+# These have databases of their own, and mostly wait: four at a time.  Acceptance tests stop the servers,
+# so they come after, one by one.
+QUICK_TESTS := tests/unit tests/conformance tests/functions tests/kit tests/docs
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check bench soak
@@ -20,7 +23,11 @@ demo: $(STAMP) ## see a workflow survive a crash
 	@$(BIN)/detent demo
 
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
+ifeq ($(strip $(ARGS)),)
+	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && $(BIN)/pytest tests/acceptance'
+else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
+endif
 
 check: $(STAMP) ## lint, format, types, and the direction of imports
 	@$(BIN)/ruff check --quiet
