@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,14 @@ from sqlalchemy.orm import Session
 
 import detent
 from detent import Context, Retry, step, workflow
-from detent.errors import AlreadyRunning, ConfigurationError, RunConflict, RunNotFound, TransactionMisused
+from detent.errors import (
+    AlreadyRunning,
+    ConfigurationError,
+    DatabaseUnavailable,
+    RunConflict,
+    RunNotFound,
+    TransactionMisused,
+)
 from detent.stores.opening import open_store
 from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, result
 
@@ -396,3 +404,41 @@ def test_a_transaction_that_loses_a_conflict_is_tried_again(apps: Apps, ledger: 
     assert result(run) == 2
     eventually(lambda: is_over(run))
     assert ledger() == ["anna"]
+
+
+def test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was thought dead meanwhile, and the worker that took over has recorded the same step."""
+    drawn: list[int] = []
+    seen: list[int] = []
+
+    @step(transactional=True)
+    def draw(tx: detent.Transaction) -> int:
+        drawn.append(len(drawn) + 1)
+        return drawn[-1]
+
+    @workflow
+    def lottery() -> int:
+        number = draw()
+        seen.append(number)
+        return number
+
+    first, second = apps(lottery), apps(lottery, worker=False)
+    commit = first.engine.store.transaction
+
+    @contextmanager
+    def cut_off() -> Iterator[Any]:
+        monkeypatch.setattr(first.engine.store, "transaction", commit)
+        with suppress(ZeroDivisionError), commit() as tx:
+            yield tx
+            raise ZeroDivisionError  # rolled back, as a server does with a session that it ends
+        bury(first, buried_by=second)
+        second.open(worker=True)
+        eventually(lambda: second.run("draw").state == "finished", "the other worker has finished it")
+        raise DatabaseUnavailable("the database", "the connection was cut")
+
+    monkeypatch.setattr(first.engine.store, "transaction", cut_off)
+    run = first.options(id="draw").start(lottery)
+    eventually(lambda: len(drawn) == 3, "the first worker has tried again")
+    assert (result(run), seen) == (2, [2])
