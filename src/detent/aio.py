@@ -23,7 +23,7 @@ from .clock import span_micros, to_micros
 from .context import Context, current_frame, current_step
 from .durable import MISSING, needed_frame, span_of
 from .engine import Engine, Options
-from .engine.views import Execution, Happening, ended_row, executions_of, history_of, shown_state
+from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
 from .errors import ResultTimeout
 from .functions import FunctionWorkflow
@@ -216,32 +216,13 @@ class AsyncWithin:
         return [AsyncRun(self._app, row) for row in engine.fresh(start)]
 
 
-class AsyncRun(Generic[R]):
+class AsyncRun(RunFacts, Generic[R]):
     """One workflow in the database; see `detent.Run`."""
 
     def __init__(self, app: AsyncApp, row: RunRow, *, fresh: bool = False) -> None:
         self._app = app
         self._row = row
         self._fresh = fresh
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.type}, {self.state}>"
-
-    @property
-    def id(self) -> str:
-        return self._row.id
-
-    @property
-    def type(self) -> str:
-        return self._row.type
-
-    @property
-    def state(self) -> str:
-        return shown_state(self._row)
-
-    @property
-    def row(self) -> RunRow:
-        return self._row
 
     async def refresh(self) -> Self:
         self._row = await _in_thread(lambda: self._app.engine.row(self.id))

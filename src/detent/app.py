@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from .clock import from_micros, span_micros, to_micros
+from .clock import span_micros, to_micros
 from .context import Context, current_frame, current_step
 from .engine import Engine, Options, Settings
-from .engine.views import Execution, Happening, ended_row, executions_of, history_of, shown_state
+from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
 from .errors import ConfigurationError, ResultTimeout
 from .functions import FunctionWorkflow
@@ -221,7 +221,7 @@ class Within:
         return [Run(self._app, row) for row in engine.fresh(start)]
 
 
-class Run(Generic[R]):
+class Run(RunFacts, Generic[R]):
     """One workflow in the database.
 
     What it knows is as of the last `refresh()`; waiting and control refresh it.
@@ -231,35 +231,6 @@ class Run(Generic[R]):
         self._app = app
         self._row = row
         self._fresh = fresh  # just started here, and never asked for since
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.type}, {self.state}>"
-
-    @property
-    def id(self) -> str:
-        return self._row.id
-
-    @property
-    def type(self) -> str:
-        return self._row.type
-
-    @property
-    def state(self) -> str:
-        """`ready`, `performing`, `paused`, `finished`, `failed` or `canceled`."""
-        return shown_state(self._row)
-
-    @property
-    def created_at(self) -> datetime:
-        return from_micros(self._row.created_at)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        return None if self._row.finished_at is None else from_micros(self._row.finished_at)
-
-    @property
-    def row(self) -> RunRow:
-        """All that is stored of it."""
-        return self._row
 
     def refresh(self) -> Self:
         """Read it again."""

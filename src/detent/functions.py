@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from .context import Context, Frame, current_frame
+from .context import Context, Frame, Routine, current_frame
 from .errors import BlockingCall, DefinitionError, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from .serialization import decodable
@@ -138,6 +138,51 @@ class Definition(Generic[P, R]):
         kinds = {n: hint(n if n in known else others.name if others else None) for n in names}
         return [hint(name) for name in places], kinds
 
+    # A ctx may be passed on, or left to the engine.
+    @overload
+    def __call__(self: Definition[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        frame = current_frame(self.name)
+        if frame is None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            return frame.adrive(self.routine(frame, args, kwargs))
+        _refuse_on_loop(frame, self.name, "call")
+        return frame.drive(self.routine(frame, args, kwargs))
+
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+        """What calling it inside of a run comes to."""
+        raise NotImplementedError
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same from async code: `await charge.aio(42)`, `await charge.aio.map(ids)`."""
+        return AsyncView(self)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
+        return SyncView(self)
+
+    @overload
+    def spawn(
+        self: Definition[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Give a step to any worker, or start a workflow as a child run.
+
+        The handle gives the result: `handle.result()`, `await handle`.
+        """
+        frame = current_frame(self.name)
+        if frame is None:
+            raise NotInRun(f"{self.name}.spawn()")
+        handle: Handle[Any] = frame.spawn(self, [(args, kwargs)])[0]
+        return handle
+
     def _error(self, what: str) -> DefinitionError:
         code = getattr(self.function, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
@@ -207,37 +252,8 @@ class Step(Definition[P, R]):
     def given_by_engine(self) -> int:
         return int(self.wants_context) + int(self.transactional)
 
-    # A ctx may be passed on, or left to the engine.
-    @overload
-    def __call__(self: Step[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        frame = current_frame(self.name)
-        if frame is None:
-            return self.function(*args, **kwargs)
-        if self.is_async:
-            return frame.adrive(frame.call(self, args, kwargs))
-        _refuse_on_loop(frame, self.name, "call")
-        return frame.drive(frame.call(self, args, kwargs))
-
-    @property
-    def aio(self) -> AsyncView[P, R]:
-        """The same step from async code: `await charge.aio(42)`, `await charge.aio.map(ids)`."""
-        return AsyncView(self)
-
-    @property
-    def sync(self) -> SyncView[P, R]:
-        """The same step from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
-        return SyncView(self)
-
-    @overload
-    def spawn(self: Step[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
-    @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
-    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Enqueue the step for any worker; the handle gives the result: `handle.result()`, `await handle`."""
-        return _spawn(self, args, kwargs)
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+        return frame.call(self, args, kwargs)
 
     @overload
     def map(  # type: ignore[overload-overlap]
@@ -284,47 +300,14 @@ class FunctionWorkflow(Definition[P, R]):
         self.priority = priority
         self.strict = strict
 
-    # A ctx may be passed on, or left to the engine.
-    @overload
-    def __call__(
-        self: FunctionWorkflow[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs
-    ) -> R: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        frame = current_frame(self.name)
-        if frame is None:
-            return self.function(*args, **kwargs)
-        if self.is_async:
-            return frame.adrive(frame.child(self, args, kwargs))
-        _refuse_on_loop(frame, self.name, "call")
-        return frame.drive(frame.child(self, args, kwargs))
-
-    @property
-    def aio(self) -> AsyncView[P, R]:
-        """The same workflow as a child, from async code."""
-        return AsyncView(self)
-
-    @property
-    def sync(self) -> SyncView[P, R]:
-        """The same workflow as a child, from sync code."""
-        return SyncView(self)
-
-    @overload
-    def spawn(
-        self: FunctionWorkflow[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
-    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Start a child run; the handle gives its result."""
-        return _spawn(self, args, kwargs)
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+        return frame.child(self, args, kwargs)
 
 
 class AsyncView(Generic[P, R]):
     """A definition as async code calls it."""
 
-    def __init__(self, definition: Step[P, R] | FunctionWorkflow[P, R]) -> None:
+    def __init__(self, definition: Definition[P, R]) -> None:
         self._definition = definition
 
     @overload
@@ -338,8 +321,7 @@ class AsyncView(Generic[P, R]):
         frame = current_frame(definition.name)
         if frame is None:
             return _call_plainly(definition.function, args, kwargs)
-        routine = frame.call if isinstance(definition, Step) else frame.child
-        return frame.adrive(routine(definition, args, kwargs))
+        return frame.adrive(definition.routine(frame, args, kwargs))
 
     async def map(self, items: Iterable[Any]) -> list[Any]:
         """Spawn one for each item; the results in order."""
@@ -353,7 +335,7 @@ class AsyncView(Generic[P, R]):
 class SyncView(Generic[P, R]):
     """A definition as sync code calls it."""
 
-    def __init__(self, definition: Step[P, R] | FunctionWorkflow[P, R]) -> None:
+    def __init__(self, definition: Definition[P, R]) -> None:
         self._definition = definition
 
     @overload
@@ -367,8 +349,7 @@ class SyncView(Generic[P, R]):
             value = definition.function(*args, **kwargs)
             return _run_plainly(value) if definition.is_async else value
         _refuse_on_loop(frame, definition.name, "call")
-        routine = frame.call if isinstance(definition, Step) else frame.child
-        return frame.drive(routine(definition, args, kwargs))
+        return frame.drive(definition.routine(frame, args, kwargs))
 
     def map(self, items: Iterable[Any]) -> list[Any]:
         """Spawn one for each item; the results in order."""
@@ -465,14 +446,6 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     if function is not None:
         return FunctionWorkflow(function)
     return lambda function: FunctionWorkflow(function, **options)
-
-
-def _spawn(definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Any]:
-    frame = current_frame(definition.name)
-    if frame is None:
-        raise NotInRun(f"{definition.name}.spawn()")
-    handle: Handle[Any] = frame.spawn(definition, [(args, kwargs)])[0]
-    return handle
 
 
 def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:

@@ -49,6 +49,42 @@ class Happening:
     detail: Any
 
 
+class RunFacts:
+    """What is known of a run without asking again; `Run` and `AsyncRun` share it."""
+
+    _row: RunRow
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}, {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def type(self) -> str:
+        """The name of the run's definition."""
+        return self._row.type
+
+    @property
+    def state(self) -> str:
+        """`ready`, `performing`, `paused`, `finished`, `failed` or `canceled`."""
+        return shown_state(self._row)
+
+    @property
+    def created_at(self) -> datetime:
+        return from_micros(self._row.created_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return None if self._row.finished_at is None else from_micros(self._row.finished_at)
+
+    @property
+    def row(self) -> RunRow:
+        """All that is stored of it."""
+        return self._row
+
+
 def shown_state(row: RunRow) -> str:
     """The state of a run, where something executing makes it `performing`."""
     performing = row.performing and row.state == RunState.READY
