@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 import re
 from typing import Any
@@ -12,8 +13,7 @@ import pytest
 from detent import errors
 from detent.errors import DetentError
 
-MEMBERS: list[Any] = list(vars(errors).values())
-ALL = [value for value in MEMBERS if isinstance(value, type) and issubclass(value, DetentError)]
+ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, DetentError)]
 CONCRETE = [cls for cls in ALL if dataclasses.is_dataclass(cls)]
 SAMPLES: dict[str, Any] = {
     "str": "something",
