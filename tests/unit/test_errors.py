@@ -14,7 +14,7 @@ from detent import errors
 from detent.errors import DetentError
 
 ALL = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, DetentError)]
-CONCRETE = [cls for cls in ALL if dataclasses.is_dataclass(cls)]
+CONCRETE = [cls for cls in ALL if hasattr(cls, "__dataclass_fields__")]
 SAMPLES: dict[str, Any] = {
     "str": "something",
     "int": 3,
