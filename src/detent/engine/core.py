@@ -60,7 +60,7 @@ from .starting import check_text, declared_queue, fresh_row, plan_fork, plan_run
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("detent")
-LISTEN = 0.1  # seconds of listening in one piece: closing waits for the end of one
+LISTEN = 1.5  # seconds of listening in one piece: each costs a wake-up, on MySQL a query
 
 
 class Engine:
@@ -80,8 +80,7 @@ class Engine:
         self._services: Services | None = None
         self._guard = threading.RLock()
         self.waiters = Waiters(self.store)
-        self._listening = threading.Event()
-        self._listener: threading.Thread | None = None
+        self._deaf: threading.Event | None = None  # set: the thread that listens shall end
 
     # Opening and closing
 
@@ -113,15 +112,14 @@ class Engine:
         """Drain the worker and close the database; the engine can be opened again."""
         with self._guard:
             services, worker = self._services, self.worker
-            self._listening.clear()
+            if self._deaf is not None:
+                self._deaf.set()  # it ends by itself, at the end of its present piece
+                self._deaf = None
             if worker is not None:
                 worker.stop()
             if services is not None:
                 services.local = None
                 services.committer.close()
-            if self._listener is not None:
-                self._listener.join(timeout=5)
-                self._listener = None
             self.waiters.close()
             if services is not None:
                 services.close()
@@ -213,25 +211,27 @@ class Engine:
     def _listen(self) -> None:
         """Hear from other processes, in a thread of its own, from now on."""
         with self._guard:
-            if self._listener is None:
-                self._listening.set()
-                self._listener = threading.Thread(target=self._hear, name="detent-listener", daemon=True)
-                self._listener.start()
+            if self._deaf is None:
+                self._deaf = threading.Event()
+                threading.Thread(
+                    target=self._hear, args=(self._deaf,), name="detent-listener", daemon=True
+                ).start()
 
-    def _hear(self) -> None:
+    def _hear(self, deaf: threading.Event) -> None:
         listener = None
-        while self._listening.is_set():
+        while not deaf.is_set():
             try:
                 if listener is None:
                     listener = self.store.driver.listener()
                     self._heard("")  # what was said while nobody listened
                 for payload in listener.wait(LISTEN):
-                    self._heard(payload)
+                    if not deaf.is_set():
+                        self._heard(payload)
             except Exception as error:
                 if self.store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("listening to the database failed")
                 listener = None
-                time.sleep(0.25)
+                deaf.wait(0.25)
         if listener is not None:
             listener.close()
 

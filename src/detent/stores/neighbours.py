@@ -99,12 +99,12 @@ class Ear:
         self._socket: socket.socket | None = None
         self._neighbours.folder.mkdir(exist_ok=True)
         self._unsure = False
-        name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
-        address = self._neighbours.address(name)
+        self._name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
+        address = self._neighbours.address(self._name)
         if address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(address)
-            self._neighbours.own = name
+            self._neighbours.own = self._name
 
     def wait(self, seconds: float) -> list[str]:
         deadline = time.monotonic() + seconds
@@ -147,7 +147,7 @@ class Ear:
         self._connection.close()
         if self._socket is not None:
             self._socket.close()
-            (self._neighbours.folder / str(self._neighbours.own)).unlink(missing_ok=True)
+            (self._neighbours.folder / self._name).unlink(missing_ok=True)
 
 
 class Silence:
