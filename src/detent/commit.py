@@ -27,7 +27,7 @@ from typing import Any
 
 from .errors import DatabaseUnavailable
 from .kernel.model import Operation, Record, Settle, Start
-from .stores.base import Trouble
+from .stores.base import Lessor, Trouble
 from .stores.batch import Applied
 from .stores.sql import SqlStore
 
@@ -96,11 +96,13 @@ class Committer:
         *,
         patience: float = 30.0,
         helpers_wanted: Callable[[], bool] = lambda: True,
+        lessor: Callable[[], Lessor | None] = lambda: None,
         on_commit: Callable[[Sequence[Operation], Applied], None] = lambda operations, applied: None,
     ) -> None:
         self._store = store
         self.patience = patience
         self.helpers_wanted = helpers_wanted
+        self.lessor = lessor
         self.on_commit = on_commit
         self._mutex = threading.Lock()
         self._queue: deque[_Entry] = deque()
@@ -246,7 +248,9 @@ class Committer:
     def _commit(self, entries: list[_Entry]) -> None:
         try:
             applied = self._store.apply(
-                [entry.operation for entry in entries], helpers_wanted=self.helpers_wanted()
+                [entry.operation for entry in entries],
+                helpers_wanted=self.helpers_wanted(),
+                lessor=self.lessor(),
             )
         except Exception as error:
             self._recover(entries, error)

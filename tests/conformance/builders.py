@@ -25,7 +25,7 @@ from detent.kernel.model import (
     Step,
     WorkerRow,
 )
-from detent.kernel.settle import FUNCTION, Ending, Outcome, settle
+from detent.kernel.settle import Ending, Outcome, settle
 from detent.stores import batch
 from detent.stores.base import Tx
 from detent.stores.sql import SqlStore
@@ -164,7 +164,7 @@ def settling(claimed: Claimed, outcome: Outcome = Outcome.SUCCESS, **ending: Any
         key=key_of(claimed),
         token=claimed.token,
         now=end.now,
-        plan=settle(FUNCTION, claimed, end),
+        plan=settle(claimed, end),
         parent=claimed.parent,
     )
 

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from detent.kernel.model import Claimed, ExecutionState, RunState
 from detent.kernel.settle import (
-    FUNCTION,
     TRANSITIONS,
     Ending,
-    Graph,
     Outcome,
     Then,
     recover,
@@ -75,20 +73,20 @@ def ending(outcome: Outcome, **given: Any) -> Ending:
     ],
 )
 def test_the_outcome_of_main_is_that_of_the_run(outcome: Outcome, state: str, run: RunState) -> None:
-    plan = settle(FUNCTION, claimed(), ending(outcome, error=ERROR))
+    plan = settle(claimed(), ending(outcome, error=ERROR))
     assert (plan.state, plan.outcome, plan.again) == (state, outcome, None)
     assert plan.run is not None
     assert plan.run.state == run
 
 
 def test_a_result_is_the_runs_result() -> None:
-    plan = settle(FUNCTION, claimed(), ending(Outcome.SUCCESS, result='"ok"'))
+    plan = settle(claimed(), ending(Outcome.SUCCESS, result='"ok"'))
     assert plan.run is not None
     assert (plan.result, plan.run.result, plan.run.error) == ('"ok"', '"ok"', None)
 
 
 def test_an_error_is_the_runs_error() -> None:
-    plan = settle(FUNCTION, claimed(), ending(Outcome.FAILED, error=ERROR))
+    plan = settle(claimed(), ending(Outcome.FAILED, error=ERROR))
     assert plan.run is not None
     assert (plan.error, plan.run.error) == (ERROR, ERROR)
 
@@ -99,7 +97,7 @@ def test_every_outcome_says_what_becomes_of_the_run() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.FAILED, Outcome.SKIPPED_BY_EXCEPTION])
 def test_a_spawned_step_that_ends_tells_who_waits_and_leaves_the_run_alone(outcome: Outcome) -> None:
-    plan = settle(FUNCTION, spawned(), ending(outcome))
+    plan = settle(spawned(), ending(outcome))
     assert (plan.topic, plan.run, plan.again) == ("pieces", None, None)
 
 
@@ -108,16 +106,14 @@ def test_a_spawned_step_that_ends_tells_who_waits_and_leaves_the_run_alone(outco
     [(Outcome.PAUSED_BY_EXCEPTION, RunState.PAUSED), (Outcome.CANCELED_BY_EXCEPTION, RunState.CANCELED)],
 )
 def test_a_spawned_step_that_stops_its_run_wakes_nobody(outcome: Outcome, run: RunState) -> None:
-    plan = settle(FUNCTION, spawned(), ending(outcome, error=ERROR))
+    plan = settle(spawned(), ending(outcome, error=ERROR))
     assert plan.run is not None
     assert (plan.run.state, plan.run.error, plan.topic) == (run, ERROR, None)
 
 
-def test_a_node_that_is_not_the_end_does_not_end_the_run() -> None:
-    chain = Graph({"a": (), "b": ("a",)})
-    assert chain.sinks == ("b",)
-    assert settle(chain, claimed(node="a"), ending(Outcome.SUCCESS)).run is None
-    assert settle(chain, claimed(node="b"), ending(Outcome.SUCCESS)).run is not None
+def test_a_node_does_not_end_its_run_by_itself() -> None:
+    plan = settle(claimed(node="a", kind="node"), ending(Outcome.SUCCESS))
+    assert (plan.run, plan.goes_on) == (None, True)
 
 
 # -- Again -----------------------------------------------------------------------------------------
@@ -125,7 +121,7 @@ def test_a_node_that_is_not_the_end_does_not_end_the_run() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.REATTEMPTED, Outcome.REATTEMPTED_BY_EXCEPTION])
 def test_a_reattempt_is_the_same_execution_one_attempt_later(outcome: Outcome) -> None:
-    again = settle(FUNCTION, spawned(), ending(outcome, error=ERROR, wait=500)).again
+    again = settle(spawned(), ending(outcome, error=ERROR, wait=500)).again
     assert again is not None
     assert (again.run_id, again.node, again.attempt, again.kind, again.job) == (
         "run",
@@ -140,26 +136,26 @@ def test_a_reattempt_is_the_same_execution_one_attempt_later(outcome: Outcome) -
 
 
 def test_only_an_exception_uses_up_the_retry_budget() -> None:
-    failed = settle(FUNCTION, claimed(), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).again
-    asked = settle(FUNCTION, claimed(), ending(Outcome.REATTEMPTED)).again
+    failed = settle(claimed(), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).again
+    asked = settle(claimed(), ending(Outcome.REATTEMPTED)).again
     assert failed is not None
     assert asked is not None
     assert (failed.failures, asked.failures) == (2, 1)
 
 
 def test_an_attempt_that_came_to_an_end_forgets_the_crashes_before_it() -> None:
-    again = settle(FUNCTION, claimed(recoveries=4), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).again
+    again = settle(claimed(recoveries=4), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).again
     assert again is not None
     assert again.recoveries == 0
 
 
 def test_who_waits_for_a_step_that_is_tried_again_waits_on() -> None:
-    assert settle(FUNCTION, spawned(), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).topic is None
+    assert settle(spawned(), ending(Outcome.REATTEMPTED_BY_EXCEPTION)).topic is None
 
 
 def test_a_reattempt_is_a_line_of_the_history_that_can_be_read() -> None:
     odd = spawned(node='a "quoted"\n node')
-    [line] = settle(FUNCTION, odd, ending(Outcome.REATTEMPTED_BY_EXCEPTION, error=ERROR)).history
+    [line] = settle(odd, ending(Outcome.REATTEMPTED_BY_EXCEPTION, error=ERROR)).history
     assert msgspec.json.decode(line.detail) == {
         "node": 'a "quoted"\n node',
         "attempt": 3,
@@ -180,14 +176,14 @@ def test_what_is_not_due_is_never_ready(due: int | None, now: int) -> None:
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_nothing_follows_in_a_canceled_run(outcome: Outcome) -> None:
-    plan = under(RunState.CANCELED, settle(FUNCTION, claimed(), ending(outcome, result="1", error=ERROR)))
+    plan = under(RunState.CANCELED, settle(claimed(), ending(outcome, result="1", error=ERROR)))
     assert (plan.state, plan.outcome) == ("canceled", Outcome.CANCELED_BY_OPERATOR)
     assert (plan.again, plan.run, plan.topic) == (None, None, None)
     assert (plan.result, plan.error) == ("1", ERROR)
 
 
 def test_what_follows_in_a_paused_run_is_held() -> None:
-    plan = under(RunState.PAUSED, settle(FUNCTION, claimed(), ending(Outcome.REATTEMPTED)))
+    plan = under(RunState.PAUSED, settle(claimed(), ending(Outcome.REATTEMPTED)))
     assert plan.again is not None
     assert plan.again.state == ExecutionState.HELD
 
@@ -195,14 +191,14 @@ def test_what_follows_in_a_paused_run_is_held() -> None:
 @pytest.mark.parametrize("state", [RunState.FINISHED, RunState.FAILED])
 def test_a_final_state_stays(state: RunState) -> None:
     """A spawned step may outlive its run."""
-    plan = under(state, settle(FUNCTION, spawned(), ending(Outcome.PAUSED_BY_EXCEPTION)))
+    plan = under(state, settle(spawned(), ending(Outcome.PAUSED_BY_EXCEPTION)))
     assert plan.run is None
 
 
 @pytest.mark.parametrize("state", [RunState.PAUSED, RunState.FINISHED, RunState.CANCELED])
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_looking_at_a_plan_under_a_state_leaves_the_plan_as_it_was(outcome: Outcome, state: RunState) -> None:
-    plan = settle(FUNCTION, spawned(), ending(outcome))
+    plan = settle(spawned(), ending(outcome))
     before = msgspec.json.encode(plan)
     under(state, plan)
     assert msgspec.json.encode(plan) == before
@@ -283,7 +279,7 @@ def test_an_execution_either_ends_its_run_or_is_tried_again_or_neither(
     outcome: Outcome, kind: str, state: RunState
 ) -> None:
     execution = spawned() if kind == "step" else claimed()
-    plan = under(state, settle(FUNCTION, execution, ending(outcome)))
+    plan = under(state, settle(execution, ending(outcome)))
     assert plan.state in ("completed", "failed", "canceled", "skipped")
     assert not (plan.run is not None and plan.again is not None)
     if TRANSITIONS[outcome][1] is Then.AGAIN and state != RunState.CANCELED:

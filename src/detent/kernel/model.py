@@ -89,6 +89,9 @@ class NewRun(_Row):
     exclusive: int = 0
     deadline: int | None = None
     forked_from: str | None = None
+    signature: str | None = None  # of the graph that it was last settled under
+    frozen_at: int | None = None  # its graph is stored with it
+    watched: int = 0
 
 
 class NewExecution(_Row):
@@ -110,6 +113,25 @@ class NewExecution(_Row):
     recoveries: int = 0
     failures: int = 0
     started_at: int | None = None
+
+
+class EndedExecution(_Row):
+    """An execution that ends as it begins: an inline node, or one that is passed over."""
+
+    run_id: str
+    node: str
+    attempt: int
+    kind: str
+    job: str
+    queue: str
+    precedence: int
+    state: str
+    outcome: str
+    created_at: int
+    finished_at: int
+    result: str | None = None
+    error: str | None = None
+    ancestry_hash: str | None = None
 
 
 class Step(_Row):
@@ -142,6 +164,15 @@ class Error(msgspec.Struct, omit_defaults=True):
     args: Any = None
     fields: Any = None
     rebuildable: bool = False
+
+
+def stored_error(error: Exception) -> str:
+    """An error of Detent's own, as it is stored: its facts are its fields."""
+    cls = type(error)
+    stored = Error(
+        type=f"{cls.__module__}.{cls.__qualname__}", message=str(error), fields=vars(error), rebuildable=True
+    )
+    return msgspec.json.encode(stored).decode()
 
 
 class Lease(msgspec.Struct, kw_only=True, frozen=True):
@@ -182,6 +213,13 @@ class Claimed(_Row):
     deadline: int | None
     forked_from: str | None
     started_at: int | None = None
+    run_kind: str = "function"
+    run_queue: str = ""
+    run_priority: int = 0
+    hero_type: str | None = None
+    hero_id: str | None = None
+    signature: str | None = None
+    frozen_at: int | None = None
 
 
 # What a run awaits before it goes on.
@@ -191,7 +229,8 @@ class Await(_Row):
     """One thing that a parked run waits for.
 
     `kind` is `steps` (spawned executions of this run with that topic), `child`
-    (a run of that id) or `message` (one of that name).
+    (a run of that id), `message` (one of that name), or `run`: a node of a graph
+    waits for a run of that id, and other nodes of its run go on meanwhile.
     """
 
     run_id: str
@@ -216,12 +255,39 @@ class Operation(msgspec.Struct, kw_only=True):
     """A write that shares its commit with others."""
 
 
+class RunEnd(_Row):
+    state: str
+    result: str | None = None
+    error: str | None = None
+
+
+class GraphPart(_Row):
+    """A piece of a stored graph: large ones do not fit into one row everywhere."""
+
+    run_id: str  # or the signature of a class's graph, which many runs share
+    part: int
+    body: str
+
+
+class Readiness(_Row):
+    """How far a node of a graph is from being ready."""
+
+    run_id: str
+    node: str
+    required: int
+    settled: int
+
+
 class Start(Operation):
     """Begin runs.  With `chosen` ids, a run that exists already is found, not made."""
 
     runs: list[NewRun]
     executions: list[NewExecution]
     steps: list[Step] = []
+    graphs: list[GraphPart] = []
+    ended: list[EndedExecution] = []
+    readiness: list[Readiness] = []
+    ends: dict[str, RunEnd] = {}  # of graphs that nobody has to execute
     chosen: bool = False
     remote: bool = False  # some of it is for other processes: wake them
 
@@ -251,12 +317,6 @@ class Park(Operation):
     undoing: bool = False  # it undoes a canceled run: that goes on, at its own pace
 
 
-class RunEnd(_Row):
-    state: str
-    result: str | None = None
-    error: str | None = None
-
-
 class HistoryEvent(_Row):
     run_id: str
     happened_at: int
@@ -281,6 +341,7 @@ class SettlePlan(_Row):
     topic: str | None = None
     run: RunEnd | None = None
     history: list[HistoryEvent] = []
+    goes_on: bool = False  # the node has settled: its followers are to be looked at
 
 
 class Settle(Operation):
@@ -295,6 +356,7 @@ class Settle(Operation):
     steps: list[Step] = []
     waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
+    course: Any = None  # of a node: the kernel's Course, by which its run goes on
 
 
 class Send(Operation):
@@ -331,6 +393,7 @@ class Verdict(StrEnum):
     APPLIED = "applied"
     STALE = "stale"  # the lease was lost: nothing was changed
     CANCELED = "canceled"  # the run was canceled: nothing new begins in it
+    OUTDATED = "outdated"  # the run has been given another graph: look at it, then settle again
 
 
 class Settled(_Row):
@@ -366,6 +429,9 @@ class RunRow(_Row):
     forked_from: str | None
     created_at: int
     finished_at: int | None
+    signature: str | None = None
+    frozen_at: int | None = None
+    irregular: int = 0  # readiness is recounted at every settle
     performing: int = 0
 
 
@@ -387,6 +453,7 @@ class ExecutionRow(_Row):
     created_at: int
     started_at: int | None
     finished_at: int | None
+    ancestry_hash: str | None = None
 
 
 class WorkerRow(_Row):
@@ -399,6 +466,7 @@ class WorkerRow(_Row):
     started_at: int
     beat_at: int
     lease_until: int
+    jobs: str = "[]"  # what it knows, so that others can tell what nobody does
 
 
 class Pulse(_Row):

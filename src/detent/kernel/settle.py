@@ -3,12 +3,12 @@
 `settle` alone decides what an outcome means, for the execution and for its run.
 It is a pure function, and the store obeys its plan inside one transaction:
 
-    (graph, node, ending)  ->  SettlePlan
+    (execution, ending)  ->  SettlePlan
 
     1. An execution settles once; the store's guard is the delivery token.
     2. An outcome fixes the execution's state and what becomes of the run.
-    3. A run is finished when its end is reached: an invisible node that needs
-       every sink.  A durable function is a graph of one node, `main`.
+    3. A durable function is a graph of one node, `main`: it ends with its run.  What
+       follows a node of another graph is planned by `advance`, in the transaction.
     4. Under a canceled run nothing follows: the end is recorded as canceled.
 
 Nothing here reads a clock, opens a connection, or calls user code.
@@ -24,7 +24,6 @@ from enum import StrEnum
 import msgspec
 
 from .model import (
-    MAIN,
     Claimed,
     ExecutionState,
     HistoryEvent,
@@ -47,6 +46,17 @@ class Outcome(StrEnum):
     PAUSED_BY_EXCEPTION = "paused_by_exception"
     CANCELED_BY_EXCEPTION = "canceled_by_exception"
     CANCELED_BY_OPERATOR = "canceled_by_operator"
+    CANCELED_BY_FLOW_CONTROL = "canceled_by_flow_control"
+    CANCELED_BY_CONDITION = "canceled_by_condition"
+    CANCELED_BY_MISSING_HERO = "canceled_by_missing_hero"
+    CANCELED_BY_FINISH = "canceled_by_finish"
+    PAUSED_BY_FLOW_CONTROL = "paused_by_flow_control"
+    SKIPPED_BY_FLOW_CONTROL = "skipped_by_flow_control"
+    SKIPPED_BY_CONDITION = "skipped_by_condition"
+    SKIPPED_BY_OPERATOR = "skipped_by_operator"
+    BYPASSED_BY_DEPLOY = "bypassed_by_deploy"
+    FINISHED_BY_FLOW_CONTROL = "finished"  # never stored: recorded as a success
+    PAUSED_AFTER = "paused_after"  # never stored: recorded as a success
     RECOVERED = "recovered"
 
 
@@ -58,6 +68,9 @@ class Then(StrEnum):
     FAILS = "fails"
     PAUSES = "pauses"
     CANCELS = "cancels"
+    FINISHES = "finishes"
+    PAUSES_AFTER = "pauses_after"
+    STAYS = "stays"  # something else has become of it: this is only recorded
 
 
 # Outcome -> (state of the execution, what becomes of the run).
@@ -70,23 +83,26 @@ TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
     Outcome.PAUSED_BY_EXCEPTION: (ExecutionState.FAILED, Then.PAUSES),
     Outcome.CANCELED_BY_EXCEPTION: (ExecutionState.FAILED, Then.CANCELS),
     Outcome.CANCELED_BY_OPERATOR: (ExecutionState.CANCELED, Then.CANCELS),
+    Outcome.CANCELED_BY_FLOW_CONTROL: (ExecutionState.CANCELED, Then.CANCELS),
+    Outcome.CANCELED_BY_CONDITION: (ExecutionState.CANCELED, Then.CANCELS),
+    Outcome.CANCELED_BY_MISSING_HERO: (ExecutionState.CANCELED, Then.CANCELS),
+    Outcome.PAUSED_BY_FLOW_CONTROL: (ExecutionState.CANCELED, Then.PAUSES),
+    Outcome.PAUSED_AFTER: (ExecutionState.COMPLETED, Then.PAUSES_AFTER),
+    Outcome.SKIPPED_BY_FLOW_CONTROL: (ExecutionState.SKIPPED, Then.GOES_ON),
+    Outcome.SKIPPED_BY_CONDITION: (ExecutionState.SKIPPED, Then.GOES_ON),
+    Outcome.SKIPPED_BY_OPERATOR: (ExecutionState.SKIPPED, Then.GOES_ON),
+    Outcome.CANCELED_BY_FINISH: (ExecutionState.CANCELED, Then.STAYS),
+    Outcome.BYPASSED_BY_DEPLOY: (ExecutionState.CANCELED, Then.STAYS),
+    Outcome.FINISHED_BY_FLOW_CONTROL: (ExecutionState.COMPLETED, Then.FINISHES),
     Outcome.RECOVERED: (ExecutionState.FAILED, Then.AGAIN),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """Which node needs which.  What needs nothing begins; what nothing needs is a sink."""
+# Outcomes that only say what becomes of the run.
+_STORED_AS = {Outcome.FINISHED_BY_FLOW_CONTROL: Outcome.SUCCESS, Outcome.PAUSED_AFTER: Outcome.SUCCESS}
 
-    needs: Mapping[str, tuple[str, ...]]
-
-    @property
-    def sinks(self) -> tuple[str, ...]:
-        needed = {node for needs in self.needs.values() for node in needs}
-        return tuple(node for node in self.needs if node not in needed)
-
-
-FUNCTION = Graph({MAIN: ()})
+# Kinds of executions beside `main`: steps of durable functions, nodes of graphs.
+STEP, NODE = "step", "node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,28 +116,42 @@ class Ending:
     wait: int = 0  # before the next attempt, where there is one
 
 
-def settle(graph: Graph, execution: Claimed, ending: Ending) -> SettlePlan:
+def settle(execution: Claimed, ending: Ending) -> SettlePlan:
     """Return what follows when `execution` ends like this."""
     state, then = TRANSITIONS[ending.outcome]
+    outcome = _STORED_AS.get(ending.outcome, ending.outcome)
     plan = SettlePlan(
-        state=state, outcome=ending.outcome, result=ending.result, error=ending.error, topic=execution.topic
+        state=state, outcome=outcome, result=ending.result, error=ending.error, topic=execution.topic
     )
-    if then is Then.AGAIN:
+    if then is Then.STAYS:
+        plan.topic = None
+    elif then is Then.AGAIN:
         plan.topic = None  # whoever waits for it waits on
         plan.again = next_attempt(execution, ending)
         plan.history = [_event(execution, ending)]
-    elif execution.kind == "step":
+    elif execution.kind == STEP:
         if then in (Then.PAUSES, Then.CANCELS):
             plan.topic = None
             plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
+    elif execution.kind == NODE:
+        plan.goes_on = then in (Then.GOES_ON, Then.PAUSES_AFTER)
+        if then is not Then.GOES_ON:
+            result = ending.result if then is Then.FINISHES else None
+            plan.run = RunEnd(state=_RUN_AFTER[then], result=result, error=ending.error)
     elif then is not Then.GOES_ON:
         plan.run = RunEnd(state=_RUN_AFTER[then], error=ending.error)
-    elif graph.sinks == (execution.node,):
+    else:
         plan.run = RunEnd(state=RunState.FINISHED, result=ending.result)
     return plan
 
 
-_RUN_AFTER = {Then.FAILS: RunState.FAILED, Then.PAUSES: RunState.PAUSED, Then.CANCELS: RunState.CANCELED}
+_RUN_AFTER = {
+    Then.FAILS: RunState.FAILED,
+    Then.PAUSES: RunState.PAUSED,
+    Then.PAUSES_AFTER: RunState.PAUSED,
+    Then.CANCELS: RunState.CANCELED,
+    Then.FINISHES: RunState.FINISHED,
+}
 
 
 def next_attempt(execution: Claimed, ending: Ending) -> NewExecution:
@@ -168,10 +198,15 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
         )
     # A new plan, for the same one is asked again when its transaction has to be repeated.
     if run_state in (RunState.FINISHED, RunState.FAILED):
-        return msgspec.structs.replace(plan, run=None)
-    if run_state == RunState.PAUSED and plan.again is not None:
-        held = msgspec.structs.replace(plan.again, state=ExecutionState.HELD)
-        return msgspec.structs.replace(plan, again=held)
+        return msgspec.structs.replace(plan, run=None, goes_on=False)
+    if run_state == RunState.PAUSED:
+        again = plan.again
+        if again is not None:
+            again = msgspec.structs.replace(again, state=ExecutionState.HELD)
+        # It is paused already; another error is news, a mere pause is not.
+        stays = plan.run is not None and plan.run.state == RunState.PAUSED and plan.run.error is None
+        run = None if stays else plan.run
+        return msgspec.structs.replace(plan, again=again, run=run)
     return plan
 
 
@@ -194,7 +229,7 @@ def recover(
         execution.recoveries = 0
     if not counted:
         execution.recoveries -= 1
-    if execution.run_state == RunState.CANCELED and execution.kind == "step":
+    if execution.run_state == RunState.CANCELED and execution.kind in (STEP, NODE):
         return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
     if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
         # Not tried again.  That pauses the run, unless it has ended already: a final state stays.
@@ -204,7 +239,7 @@ def recover(
         return plan
     wait = recovery_wait(execution.recoveries + 1, turn) // _MICROSECOND
     ending = Ending(outcome=Outcome.RECOVERED, now=now, wait=wait)
-    plan = settle(FUNCTION, execution, ending)
+    plan = settle(execution, ending)
     if execution.run_state == RunState.PAUSED and plan.again is not None:
         plan.again.state = ExecutionState.HELD
     return plan

@@ -12,7 +12,7 @@ from typing import Any
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
 from ..errors import CompensationFailed
 from ..kernel.model import Claimed, ExecutionKey, Park, Settle, Settled, Verdict
-from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from ..kernel.settle import Ending, Outcome, settle
 from . import undo
 from .calls import decode_call
 from .drivers import adrive_main, drive
@@ -142,7 +142,7 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         key=key_of(claimed),
         token=claimed.token,
         now=frame.now(),
-        plan=settle(FUNCTION, claimed, ending),
+        plan=settle(claimed, ending),
         parent=claimed.parent,
         waited=claimed.deliveries > 1,
         unless_canceled=not frame.undoing and undo.needed(frame),

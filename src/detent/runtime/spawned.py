@@ -12,7 +12,7 @@ from ..errors import PayloadError
 from ..functions import Step
 from ..kernel import model
 from ..kernel.model import Claimed, Park, Record, Settle, Settled, StepState, Verdict
-from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from ..kernel.settle import Ending, Outcome, settle
 from .calls import decode_call
 from .drivers import adrive_main, drive
 from .failures import encode_error
@@ -129,7 +129,7 @@ class SpawnedStep:
             key=key_of(self.claimed),
             token=self.claimed.token,
             now=ending.now,
-            plan=settle(FUNCTION, self.claimed, ending),
+            plan=settle(self.claimed, ending),
         )
 
     def _now(self) -> int:

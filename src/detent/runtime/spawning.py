@@ -15,7 +15,6 @@ from ..kernel.model import (
     Await,
     Claimed,
     ExecutionState,
-    Lease,
     NewExecution,
     NewRun,
     Record,
@@ -23,6 +22,7 @@ from ..kernel.model import (
     StepState,
     Verdict,
 )
+from ..stores.batch import take_lease
 from .calls import encode_call
 from .frame import FrameCore, Outgoing
 from .requests import Commit, Read, Wait
@@ -205,13 +205,6 @@ def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewE
         take_lease(row, lease)
         leased.append(row)
     return leased
-
-
-def take_lease(row: NewExecution, lease: Lease) -> None:
-    row.state = ExecutionState.EXECUTING
-    row.worker, row.token = lease.worker, lease.token
-    row.deliveries = 1
-    row.started_at = row.created_at
 
 
 def claimed_of(row: NewExecution, run: NewRun | None, parent: Claimed | None) -> Claimed:

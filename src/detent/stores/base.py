@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from enum import Enum
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..errors import DatabaseUnavailable, PayloadTooLarge
-from ..kernel.model import Operation, WorkerRow
+from ..kernel.model import Lease, Operation, WorkerRow
 from .statements import Statements
 
 _ENCODER = msgspec.json.Encoder()
@@ -52,6 +52,56 @@ class Office(Protocol):
         ...
 
     def leave(self) -> None: ...
+
+
+class Lessor(Protocol):
+    """A worker that takes what becomes ready in a commit of its own process, already leased."""
+
+    @property
+    def id(self) -> str: ...
+
+    def reserve(self, job: str, queue: str) -> Lease | None:
+        """A free slot, as a lease that goes into the same commit; None: leave it to others."""
+        ...
+
+    def give_back(self, leases: int) -> None:
+        """The commit did not come to pass: the slots are free again."""
+        ...
+
+    def astray(self, tokens: Iterable[str]) -> None:
+        """Whether these leases were committed is not known."""
+        ...
+
+
+class Offer:
+    """The leases that a transaction hands out; they come back when it does not come to pass."""
+
+    def __init__(self, lessor: Lessor) -> None:
+        self._lessor = lessor
+        self._taken: list[str] = []
+
+    @property
+    def id(self) -> str:
+        return self._lessor.id
+
+    def reserve(self, job: str, queue: str) -> Lease | None:
+        lease = self._lessor.reserve(job, queue)
+        if lease is not None:
+            self._taken.append(lease.token)
+        return lease
+
+    def renewed(self) -> Offer:
+        """For another try: what the one before has taken is free again."""
+        self._lessor.give_back(len(self._taken))
+        self._taken = []
+        return self
+
+    def withdraw(self) -> None:
+        """It failed, perhaps after its commit: look for these leases soon."""
+        taken, self._taken = self._taken, []
+        self._lessor.give_back(len(taken))
+        if taken:
+            self._lessor.astray(taken)
 
 
 class Listener(Protocol):
@@ -186,9 +236,12 @@ def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
     return [struct(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-def pyformat(statements: Statements) -> Statements:
+def pyformat(statements: Any) -> Any:
     """All statements, for drivers that write parameters as `%(name)s`."""
-    changed = {field.name: named_to_pyformat(getattr(statements, field.name)) for field in fields(statements)}
+    changed = {}
+    for each in fields(statements):
+        value = getattr(statements, each.name)
+        changed[each.name] = named_to_pyformat(value) if isinstance(value, str) else pyformat(value)
     return replace(statements, **changed)
 
 

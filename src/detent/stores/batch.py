@@ -9,18 +9,17 @@ An operation whose lease is lost is answered as stale; its neighbours go on.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from ..errors import AlreadyRunning, InvalidState, RunConflict, RunNotFound
-from ..kernel.journal import FINAL
 from ..kernel.model import (
+    Claimed,
     ExecutionState,
-    HistoryEvent,
+    Lease,
     NewExecution,
     NewRun,
     Note,
@@ -32,47 +31,29 @@ from ..kernel.model import (
     Send,
     Settle,
     Settled,
+    SettlePlan,
     Start,
     Started,
-    Step,
     Verdict,
     topic_of,
 )
 from ..kernel.settle import Outcome, under, waiting_state
-from . import readiness
-from .base import Tx, batch, news, write
-from .canceling import cancel_rest
+from .base import Offer, Tx, batch, news
+from .changes import Changes, end_run, write_changes
+from .courses import Going
 from .fitness import unfit_operation
 
 Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its delivery
 
 
-@dataclass
-class Changes:
-    """What a batch writes, gathered per table."""
+class Locked(NamedTuple):
+    """A run that we hold the lock of."""
 
-    runs: list[NewRun] = field(default_factory=list)
-    executions: list[NewExecution] = field(default_factory=list)
-    steps: dict[tuple[str, str], Step] = field(default_factory=dict)
-    history: list[HistoryEvent] = field(default_factory=list)
-    ended_executions: list[dict[str, Any]] = field(default_factory=list)
-    ended_runs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    parked: list[dict[str, Any]] = field(default_factory=list)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    consumed: list[dict[str, Any]] = field(default_factory=list)
-    settled: Counter[tuple[str, str]] = field(default_factory=Counter)
-    reopened: list[tuple[str, str]] = field(default_factory=list)
-    unwaited: set[str] = field(default_factory=set)
-    held: set[str] = field(default_factory=set)
-    canceled: set[str] = field(default_factory=set)
-    now: int = 0
-
-    def step(self, step: Step) -> None:
-        # A statement may not touch a row twice: the latest state of a step is enough, and a
-        # record is written once, whatever is said of the step after it.
-        known = self.steps.get((step.run_id, step.key))
-        if known is None or known.state not in FINAL:
-            self.steps[step.run_id, step.key] = step
+    state: str
+    watched: int  # 1: another process waits for its end; 2: a node of another run does
+    signature: str | None
+    irregular: int
+    frozen_at: int | None
 
 
 @dataclass(frozen=True)
@@ -80,14 +61,14 @@ class Seen:
     """What a batch has read, under its locks, before it decides anything."""
 
     alive: set[str]  # workers in office
-    runs: dict[str, tuple[str, bool]]  # their state, and whether somebody watches
+    runs: dict[str, Locked]
     held: set[Delivery]  # what is executing under the token of the operation that ends it
     known: dict[str, tuple[str, str]]  # type and input of the runs whose chosen ids are taken
 
     def state(self, run_id: str, changes: Changes) -> str:
         """A run's state, as the operations before this one have left it."""
         ended = changes.ended_runs.get(run_id)
-        return self.runs[run_id][0] if ended is None else str(ended["state"])
+        return self.runs[run_id].state if ended is None else str(ended["state"])
 
 
 @dataclass
@@ -97,23 +78,93 @@ class Applied:
     answers: list[Any]
     made_ready: bool = False
     ended: list[str] = field(default_factory=list)
+    leased: list[tuple[NewExecution, Claimed]] = field(default_factory=list)  # handed to our own worker
 
 
-def apply(tx: Tx, operations: Sequence[Operation], *, helpers_wanted: bool) -> Applied:
-    """Apply all of it, or raise and change nothing."""
+def apply(
+    tx: Tx, operations: Sequence[Operation], *, helpers_wanted: bool, lessor: Offer | None = None
+) -> Applied:
+    """Apply all of it, or raise and change nothing.
+
+    Nodes that become ready are handed to the worker behind `lessor`, as far as it has room.
+    """
     alive = _fence(tx, operations)
     runs = _lock_runs(tx, operations)
     seen = Seen(alive, runs, _lock_executions(tx, operations, alive), _known_runs(tx, operations))
     changes = Changes()
-    answers = [_plan(operation, seen, changes) for operation in operations]
-    woken, canceled = _write(tx, changes)
-    watched = [run for run in changes.ended_runs if runs[run][1]] + canceled
+    going = _going(tx, operations, seen, changes)
+    answers = [_plan(operation, seen, changes, going) for operation in operations]
+    leased: list[tuple[NewExecution, Claimed]] = []
+    if going is not None:
+        going.take_over()
+        if lessor is not None:
+            leased = _lease(operations, seen, changes, lessor)
+    woken, canceled = write_changes(tx, changes)
+    watched = [run for run in changes.ended_runs if run in runs and runs[run].watched & 1] + canceled
     ready = woken or any(row.state == ExecutionState.READY for row in changes.executions)
     ready = ready or any(row["state"] == ExecutionState.READY for row in changes.parked)
     remote = any(isinstance(operation, Start) and operation.remote for operation in operations)
     if (ready and helpers_wanted) or remote or watched:
         tx.driver.notify(tx, news(work=ready or remote, runs=watched))
-    return Applied(answers, made_ready=ready, ended=[*changes.ended_runs, *canceled])
+    return Applied(answers, made_ready=ready, ended=[*changes.ended_runs, *canceled], leased=leased)
+
+
+def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes) -> Going | None:
+    """The plans for runs that go on by a graph, where there are any."""
+    settles = [
+        op
+        for op in operations
+        if isinstance(op, Settle)
+        and op.course is not None
+        and _delivery(op) in seen.held
+        and not _replaced(op, seen.runs[op.key.run_id])
+    ]
+    if not settles:
+        return None
+    outdated = {
+        op.key.run_id: run.signature
+        for op in settles
+        if (run := seen.runs[op.key.run_id]).irregular or run.signature != op.course.graph.signature
+    }
+    return Going(tx, settles, outdated, changes)
+
+
+def _replaced(op: Settle, run: Locked) -> bool:
+    """Whether the run was given a graph of its own that this settle does not know."""
+    return op.course is not None and run.frozen_at is not None and run.signature != op.course.graph.signature
+
+
+def _lease(
+    operations: Sequence[Operation], seen: Seen, changes: Changes, lessor: Offer
+) -> list[tuple[NewExecution, Claimed]]:
+    """Hand what became ready to our own worker, so that a chain does not pay a claim per node."""
+    claimed: dict[str, Claimed] = {
+        op.key.run_id: op.course.claimed
+        for op in operations
+        if isinstance(op, Settle) and op.course is not None and op.worker == lessor.id
+    }
+    leased = []
+    if lessor.id in seen.alive:
+        for row in changes.executions:
+            run = claimed.get(row.run_id)
+            if run is None or row.state != ExecutionState.READY or row.kind != "node":
+                continue
+            if seen.state(row.run_id, changes) != RunState.READY:
+                continue
+            lease = lessor.reserve(row.job, row.queue)
+            if lease is None:
+                break
+            take_lease(row, lease)
+            leased.append((row, run))
+    return leased
+
+
+def take_lease(row: NewExecution, lease: Lease) -> None:
+    """Make a new execution one that a worker holds from the beginning."""
+    row.state = ExecutionState.EXECUTING
+    row.worker, row.token = lease.worker, lease.token
+    row.deliveries = 1
+    row.started_at = row.created_at
 
 
 def _fence(tx: Tx, operations: Iterable[Operation]) -> set[str]:
@@ -125,25 +176,31 @@ def _fence(tx: Tx, operations: Iterable[Operation]) -> set[str]:
     return {worker for worker in sorted(workers) if tx.query(tx.sql.fence, id=worker)}
 
 
-def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str, bool]]:
-    """Lock the runs that the batch may change; return their state, and whether somebody watches."""
+def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, Locked]:
+    """Lock the runs that the batch may change, or whose end it depends on."""
     wanted: set[str] = set()
     for op in operations:
         if isinstance(op, Park | Settle):
             wanted.add(op.key.run_id)
             if isinstance(op, Settle) and op.parent is not None:
                 wanted.add(op.parent)
+            elif isinstance(op, Park):
+                wanted.update(item.name for item in op.awaits if item.kind == "run")
         elif isinstance(op, Send) or (isinstance(op, Record) and (op.children or op.executions)):
             wanted.add(op.run_id)
     if not wanted:
         return {}
     rows = tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in sorted(wanted)]))
-    return {row[0]: (row[1], bool(row[2])) for row in rows}
+    return {row[0]: Locked(*row[1:]) for row in rows}
 
 
 def _lock_executions(tx: Tx, operations: Iterable[Operation], alive: set[str]) -> set[Delivery]:
     ends = [op for op in operations if isinstance(op, Park | Settle) and op.worker in alive]
-    return lock_executions(tx, {(op.key.run_id, op.key.node, op.key.attempt, op.token) for op in ends})
+    return lock_executions(tx, {_delivery(op) for op in ends})
+
+
+def _delivery(op: Park | Settle) -> Delivery:
+    return op.key.run_id, op.key.node, op.key.attempt, op.token
 
 
 def lock_executions(tx: Tx, deliveries: set[Delivery]) -> set[Delivery]:
@@ -168,14 +225,14 @@ def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str,
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def _plan(op: Operation, seen: Seen, changes: Changes) -> Any:
+def _plan(op: Operation, seen: Seen, changes: Changes, going: Going | None) -> Any:
     refused = unfit_operation(op)
     if refused is not None:
         return refused
     if isinstance(op, Record):
         return _record(op, seen, changes)
     if isinstance(op, Settle):
-        return _settle(op, seen, changes)
+        return _settle(op, seen, changes, going)
     if isinstance(op, Start):
         return _start(op, seen, changes)
     if isinstance(op, Park):
@@ -202,6 +259,15 @@ def _start(op: Start, seen: Seen, changes: Changes) -> list[Started] | Exception
     for step in op.steps:
         if step.run_id in fresh:
             changes.step(step)
+    changes.graphs += op.graphs
+    changes.ended += [row for row in op.ended if row.run_id in fresh]
+    changes.counts.update({(row.run_id, row.node): row for row in op.readiness if row.run_id in fresh})
+    for run_id, end in op.ends.items():
+        if run_id in fresh:
+            changes.now = max(changes.now, op.runs[0].created_at)
+            end_run(run_id, end, op.runs[0].created_at, changes)
+            if RunState(end.state).final:
+                changes.finished.add(run_id)
     return [Started(id=run.id, created=run.id in fresh) for run in op.runs]
 
 
@@ -209,9 +275,7 @@ def _leased(row: NewExecution, seen: Seen) -> NewExecution:
     """A new execution may come with a lease; that of a worker no longer in office is void."""
     if row.worker is None or row.worker in seen.alive:
         return row
-    return msgspec.structs.replace(
-        row, state=ExecutionState.READY, worker=None, token=None, deliveries=0, started_at=None
-    )
+    return replace(row, state=ExecutionState.READY, worker=None, token=None, deliveries=0, started_at=None)
 
 
 def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
@@ -224,7 +288,7 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
         changes.step(step)
     for row in op.executions:
         held = state == RunState.PAUSED and row.state != ExecutionState.EXECUTING
-        changes.executions.append(msgspec.structs.replace(row, state=ExecutionState.HELD) if held else row)
+        changes.executions.append(replace(row, state=ExecutionState.HELD) if held else row)
     if op.children is not None:
         changes.runs += op.children.runs
         changes.executions += op.children.executions
@@ -232,16 +296,21 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
     return Verdict.APPLIED
 
 
-def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
-    delivery = (op.key.run_id, op.key.node, op.key.attempt, op.token)
+def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Settled:
+    delivery = _delivery(op)
     if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
+    if _replaced(op, seen.runs[op.key.run_id]):
+        return Settled(verdict=Verdict.OUTDATED)
     state = seen.state(op.key.run_id, changes)
     if op.unless_canceled and state == RunState.CANCELED:
         return Settled(verdict=Verdict.CANCELED, run_state=state)
     seen.held.discard(delivery)  # a second settle in the same batch is stale too
     plan = under(state, op.plan)
     changes.now = max(changes.now, op.now)
+    digest = None
+    if going is not None and op.course is not None:
+        plan, digest = _go_on(op, plan, state, going)
     changes.ended_executions.append(
         {
             "run_id": op.key.run_id,
@@ -252,6 +321,7 @@ def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
             "result": plan.result,
             "error": plan.error,
             "finished_at": op.now,
+            "ancestry_hash": digest,
         }
     )
     for step in op.steps:
@@ -262,37 +332,39 @@ def _settle(op: Settle, seen: Seen, changes: Changes) -> Settled:
         changes.settled[op.key.run_id, topic_of("steps", plan.topic)] += 1
     changes.history += plan.history
     if plan.run is not None:
-        end_run(op.key.run_id, plan.run, op.now, changes)
-        if not op.waited:
-            changes.unwaited.discard(op.key.run_id)
-        if op.parent is not None and plan.run.state != RunState.PAUSED:
-            changes.settled[op.parent, topic_of("child", op.key.run_id)] += 1
+        _end(op, plan.run, seen, changes)
     return Settled(verdict=Verdict.APPLIED, run_state=state, ended=plan.run)
 
 
-def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
-    """Note the run's end, or its pause."""
-    final = RunState(end.state).final
-    changes.ended_runs[run_id] = {
-        "id": run_id,
-        "state": end.state,
-        "result": end.result,
-        "error": end.error,
-        "finished_at": now if final else None,
-    }
-    if end.state == RunState.CANCELED:
-        changes.canceled.add(run_id)
-    elif final:
-        changes.unwaited.add(run_id)
-    else:
-        changes.held.add(run_id)
-        changes.history.append(
-            HistoryEvent(run_id=run_id, happened_at=now, event="paused", detail=end.error or "null")
-        )
+def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[SettlePlan, str | None]:
+    """What follows a node in its graph, and its ancestry hash."""
+    if plan.goes_on:
+        held = RunState.PAUSED in (state, plan.run.state if plan.run is not None else None)
+        digest, end = going.settled(op, held=held)
+        return (plan if end is None or plan.run is not None else replace(plan, run=end)), digest
+    if plan.state == ExecutionState.COMPLETED and plan.again is None:
+        return plan, going.hash(op)
+    return plan, None
+
+
+def _end(op: Settle, end: RunEnd, seen: Seen, changes: Changes) -> None:
+    """The run ends, or pauses, with this execution."""
+    run_id = op.key.run_id
+    end_run(run_id, end, op.now, changes)
+    if not op.waited:
+        changes.unwaited.discard(run_id)
+    if end.state == RunState.PAUSED:
+        return
+    if op.parent is not None:
+        changes.settled[op.parent, topic_of("child", run_id)] += 1
+    if op.course is not None and end.state == RunState.FINISHED:
+        changes.finished.add(run_id)
+    if seen.runs[run_id].watched & 2:
+        changes.over.add(run_id)
 
 
 def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
-    delivery = (op.key.run_id, op.key.node, op.key.attempt, op.token)
+    delivery = _delivery(op)
     if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
     seen.held.discard(delivery)
@@ -301,6 +373,12 @@ def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
     for step in op.steps:
         changes.step(step)
     due = op.now if state == RunState.CANCELED and not op.undoing else op.wake_at
+    targets = [item.name for item in op.awaits if item.kind == "run"]
+    if targets:
+        # A node waits for one run to end; that one is locked too, so it cannot end unseen.
+        active = [run for run in targets if run in seen.runs and not RunState(seen.state(run, changes)).final]
+        due = None if active and due is None else op.now
+        changes.waits += [{"target": run, "run_id": op.key.run_id, "node": op.key.node} for run in active]
     waiting = ExecutionState.HELD if state == RunState.PAUSED else waiting_state(due, op.now)
     changes.parked.append(
         {
@@ -309,7 +387,7 @@ def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
             "attempt": op.key.attempt,
             "state": waiting,
             "scheduled_for": due,
-            "awaits": op.awaits,
+            "awaits": [item for item in op.awaits if item.kind != "run"],
             "now": op.now,
         }
     )
@@ -334,39 +412,6 @@ def _send(op: Send, seen: Seen, changes: Changes) -> Any:
     )
     changes.settled[op.run_id, topic_of("message", op.name)] += 1
     return Verdict.APPLIED
-
-
-def _write(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
-    """Write it all; return whether a run was woken, and which children were canceled along with a run."""
-    sql = tx.sql
-    # Each table in the order of its keys: where an insert waits for another's, as at unique keys
-    # and in MySQL's gaps, two batches then wait in one direction.
-    for statement, rows in (
-        (sql.insert_runs, sorted(changes.runs, key=lambda run: run.id)),
-        # Ended before the next attempt begins: one active execution per node.
-        (sql.end_executions, sorted(changes.ended_executions, key=lambda end: (end["run_id"], end["node"]))),
-        (sql.insert_executions, sorted(changes.executions, key=execution_order)),
-        (sql.upsert_steps, [changes.steps[key] for key in sorted(changes.steps)]),
-        # (A run's own messages stay in the order of sending.)
-        (sql.insert_messages, sorted(changes.messages, key=lambda sent: sent["run_id"])),
-        (sql.consume_messages, changes.consumed),
-        (sql.end_runs, list(changes.ended_runs.values())),
-        (sql.insert_history, changes.history),
-    ):
-        write(tx, statement, rows)
-    # Counted before anything is put down: what is put down looks by itself what has happened by now.
-    woken = readiness.count(tx, changes.settled, changes.now)
-    if changes.parked:
-        readiness.park(tx, changes.parked)
-    for run in sorted(changes.held):
-        tx.run(sql.hold, id=run)
-    readiness.forget(tx, sorted(changes.unwaited))
-    canceled = [child for run in sorted(changes.canceled) for child in cancel_rest(tx, run, changes.now)]
-    return woken, canceled
-
-
-def execution_order(row: NewExecution) -> tuple[str, str, int]:
-    return row.run_id, row.node, row.attempt
 
 
 def explain_conflict(tx: Tx, op: Operation) -> Any:

@@ -6,6 +6,8 @@ something has a compensation, the run's main execution is woken to undo it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ..kernel.control import taken_up
@@ -21,6 +23,7 @@ def cancel_run(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str
     """Cancel a run that we have locked, and its children; return the ids of all that were canceled."""
     tx.run(tx.sql.cancel_run, id=run_id, now=now)
     note(tx, run_id, "canceled", {"reason": reason}, now)
+    wake_waiting(tx, [run_id], now)
     return [run_id, *cancel_rest(tx, run_id, now)]
 
 
@@ -38,6 +41,20 @@ def cancel_rest(tx: Tx, run_id: str, now: int) -> list[str]:
         if state in ACTIVE and _lock(tx, [child])[child] in ACTIVE:
             canceled += cancel_run(tx, child, reason="its parent was canceled", now=now)
     return canceled
+
+
+def wake_waiting(tx: Tx, ended: Sequence[str], now: int) -> bool:
+    """Make due the nodes of other runs that wait for the end of these; say whether there were any."""
+    if not ended:
+        return False
+    targets = batch([{"target": run} for run in ended])
+    waiting = sorted({(row[0], row[1]) for row in tx.query(tx.sql.graphs.waits, rows=targets)})
+    if not waiting:
+        return False
+    rows = batch([{"run_id": run, "node": node} for run, node in waiting])
+    tx.run(tx.sql.graphs.wake_nodes, rows=rows, now=now)
+    tx.run(tx.sql.graphs.delete_waits, rows=targets)
+    return True
 
 
 def _call_back(tx: Tx, run_id: str, now: int) -> None:

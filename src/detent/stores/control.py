@@ -1,4 +1,7 @@
-"""Pause, resume, cancel: from outside, in one transaction, under the run's lock."""
+"""Pause, resume, cancel: from outside, in one transaction, under the run's lock.
+
+Skipping and reattempting single nodes is in nodes.py.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,37 @@ from collections import Counter
 
 import msgspec
 
-from ..errors import InvalidState, RunNotFound
+from ..errors import InvalidState
+from ..kernel.advance import Course
 from ..kernel.control import GIVEN_AWAY, check, set_aside, taken_up, undone
-from ..kernel.model import MAIN, Claimed, NewExecution, RunRow, RunState, topic_of
-from ..kernel.settle import Ending, Outcome, next_attempt
+from ..kernel.model import MAIN, Claimed, RunRow, RunState, topic_of
+from ..kernel.settle import Outcome
 from . import readiness
 from .base import Tx, rows_to, write
 from .canceling import cancel_run, lock_family, note
 from .leases import journal
+from .nodes import fresh, lock, resume_graph, set_state
 
 
 def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
     """Stop new executions at once; what executes ends and is recorded."""
     run = lock(tx, run_id)
     check("pause", run_id, run.state)
-    _set_state(tx, run, RunState.PAUSED, None, now)
+    set_state(tx, run, RunState.PAUSED, None, now)
     tx.run(tx.sql.hold, id=run_id)
     note(tx, run_id, "paused", {"by": "operator", "reason": reason}, now)
     return run
 
 
-def resume(tx: Tx, run_id: str, *, now: int) -> RunRow:
+def resume(tx: Tx, run_id: str, *, now: int, course: Course | None = None) -> RunRow:
     """Let a paused run go on, or take a failed one up again with a fresh budget."""
     lock_family(tx, run_id)
     run = lock(tx, run_id)
     check("resume", run_id, run.state)
+    if course is not None:
+        note(tx, run_id, "resumed", {"from": run.state}, now)
+        resume_graph(tx, run, course, now)
+        return run
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
         raise InvalidState("resume", run_id, "failed and undone", "app.fork(run, from_step=...) begins anew")
     _resume_locked(tx, run, now)
@@ -45,11 +54,11 @@ def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
     write(tx, tx.sql.delete_steps, [{"run_id": run.id, "step_key": step.key} for step in own])
     for step in own:
         note(tx, run.id, "set_aside", {"step": step.key, "error": _raw(step.error)}, now)
-    _set_state(tx, run, RunState.READY, None, now)
+    set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
     given = {step.key for step in forgotten if step.kind == "spawn"}
     again = [
-        _fresh(row, now)
+        fresh(row, now)
         for row, _ in stopped
         if row.node == MAIN or row.node in given or run.state == RunState.PAUSED
     ]
@@ -72,13 +81,6 @@ def _stopped(tx: Tx, run: RunRow) -> list[tuple[Claimed, str]]:
     return [(row, stopped[row.node, row.attempt]) for row in latest if (row.node, row.attempt) in stopped]
 
 
-def _fresh(execution: Claimed, now: int) -> NewExecution:
-    again = next_attempt(execution, Ending(outcome=Outcome.REATTEMPTED, now=now))
-    again.failures = 0
-    again.recoveries = 0
-    return again
-
-
 def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     """End a run and its children; return the ids of all that were canceled.
 
@@ -91,23 +93,6 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     if run.parent is not None:
         readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)
     return canceled
-
-
-def lock(tx: Tx, run_id: str) -> RunRow:
-    rows = tx.query(tx.sql.lock_run, id=run_id)
-    if not rows:
-        raise RunNotFound(run_id)
-    return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))
-
-
-def _set_state(tx: Tx, run: RunRow, state: RunState, error: str | None, now: int) -> None:
-    tx.run(
-        tx.sql.set_run_state,
-        id=run.id,
-        state=str(state),
-        error=error,
-        finished_at=now if state.final else None,
-    )
 
 
 def _raw(text: str | None) -> msgspec.Raw:

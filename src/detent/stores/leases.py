@@ -11,12 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-import msgspec
-
 from ..errors import TooManyRecoveries
 from ..kernel.model import (
     Claimed,
-    Error,
     ExecutionState,
     HistoryEvent,
     NewExecution,
@@ -24,10 +21,12 @@ from ..kernel.model import (
     RunState,
     Step,
     WorkerRow,
+    stored_error,
 )
 from ..kernel.settle import recover
 from .base import Tx, batch, rows_to
-from .batch import Changes, end_run, execution_order, lock_executions
+from .batch import lock_executions
+from .changes import Changes, end_run, execution_order
 
 PROMOTED_AT_ONCE = 1000
 
@@ -87,6 +86,7 @@ def register(tx: Tx, worker: WorkerRow) -> None:
         lock_no=worker.lock_no,
         now=worker.started_at,
         lease_until=worker.lease_until,
+        jobs=worker.jobs,
     )
 
 
@@ -173,15 +173,12 @@ def _return(
     orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, turn: int, changes: Changes
 ) -> None:
     cause = TooManyRecoveries(orphan.node, orphan.recoveries)
-    error = Error(
-        type="detent.errors.TooManyRecoveries", message=str(cause), fields=vars(cause), rebuildable=True
-    )
     plan = recover(
         orphan,
         progressed=progressed,
         counted=counted,
         max_recoveries=max_recoveries,
-        error=msgspec.json.encode(error).decode(),
+        error=stored_error(cause),
         now=changes.now,
         turn=turn,
     )
@@ -195,6 +192,7 @@ def _return(
             "result": None,
             "error": plan.error,
             "finished_at": changes.now,
+            "ancestry_hash": None,
         }
     )
     changes.history += plan.history or [

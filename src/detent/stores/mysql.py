@@ -17,7 +17,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, WorkerRow
 from .base import OFFICE_LOOK, STOPPED_AFTER, Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
-from .statements import build, kind_of
+from .dialect import kind_of
+from .statements import Statements, build
 
 try:
     import pymysql
@@ -120,12 +121,16 @@ def _split(assignments: str) -> list[str]:
     return parts
 
 
+# A column or an index that a migration which was cut short has added already.
+_ALREADY_THERE = (1060, 1061)
+
+
 class MySqlDriver:
     name = "MySQL"
     writing = None
     reading = None
     largest = 16 * 1024 * 1024  # until the server has told
-    statements = pyformat(build(MySqlDialect()))
+    statements: Statements = pyformat(build(MySqlDialect()))
 
     def __init__(self, url: str) -> None:
         self.own: set[int] = set()  # our listeners: we do not call ourselves
@@ -229,7 +234,11 @@ class MySqlDriver:
         with connection.cursor() as cursor:
             for statement in text.split(";\n"):
                 if statement.strip():
-                    cursor.execute(statement)
+                    try:
+                        cursor.execute(statement)
+                    except pymysql.err.OperationalError as error:
+                        if error.args[0] not in _ALREADY_THERE:
+                            raise
 
     def close(self) -> None:
         pass

@@ -27,8 +27,9 @@ from .base import (
     named_to_pyformat,
     pyformat,
 )
+from .dialect import columns_of, kind_of
 from .fitness import unfit
-from .statements import ACTIVE_HERO, FINAL_STEP, build, columns_of, kind_of
+from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
     import psycopg
@@ -122,7 +123,7 @@ class PostgresDriver:
     writing = None
     reading = None
     largest = 1 << 29  # a value has at most 1 GB
-    statements = pyformat(build(PostgresDialect()))
+    statements: Statements = pyformat(build(PostgresDialect()))
     _quick = _record(PostgresDialect())
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:

@@ -6,11 +6,12 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
+from ..kernel.advance import Course
 from ..kernel.model import (
     Claimed,
     ExecutionRow,
@@ -24,9 +25,10 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, leases
+from . import canceling, control, graphs, leases, nodes
 from . import migrate as migrations
-from .base import Driver, Lane, Pool, Trouble, Tx, batch, news, rows_to
+from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
+from .healing import known_jobs
 from .statements import RUN_FILTERS
 
 T = TypeVar("T")
@@ -77,7 +79,9 @@ class SqlStore:
 
     # Batches
 
-    def apply(self, operations: Sequence[Operation], *, helpers_wanted: bool = False) -> batches.Applied:
+    def apply(
+        self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
+    ) -> batches.Applied:
         """Apply all operations in one transaction, and answer each.
 
         Twice: settles and parks are stale, messages are dropped, records change nothing.
@@ -85,9 +89,21 @@ class SqlStore:
         answers = self._quickly(operations)
         if answers is not None:
             return batches.Applied(answers)
-        return self._again(
-            self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
-        )
+        if lessor is None:
+            return self._again(
+                self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
+            )
+        offer = Offer(lessor)
+        try:
+            return self._again(
+                self._writer,
+                lambda tx: batches.apply(
+                    tx, operations, helpers_wanted=helpers_wanted, lessor=offer.renewed()
+                ),
+            )
+        except BaseException:
+            offer.withdraw()
+            raise
 
     def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
         quick = self.driver.quick(operations)
@@ -178,10 +194,13 @@ class SqlStore:
             self._writer, lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
         )
 
-    def resume(self, run_id: str, *, now: int) -> None:
-        """Let a paused or failed run go on; twice is InvalidState."""
+    def resume(self, run_id: str, *, now: int, course: Course | None = None) -> None:
+        """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
         try:
-            self._again(self._writer, lambda tx: self._told(tx, control.resume(tx, run_id, now=now)))
+            self._again(
+                self._writer,
+                lambda tx: self._told(tx, control.resume(tx, run_id, now=now, course=course)),
+            )
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.UNIQUE:
                 raise
@@ -199,6 +218,68 @@ class SqlStore:
         return self._again(
             self._writer, lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
         )
+
+    def skip(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+        """Go on as if a node had completed; twice is InvalidState."""
+        self._again(
+            self._writer, lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now))
+        )
+
+    def reattempt(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+        """Begin another attempt at a node that stopped; twice is CannotReattempt."""
+        self._again(
+            self._writer, lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now))
+        )
+
+    def reconcile(self, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
+        """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
+        return self._again(
+            self._writer,
+            lambda tx: self._told(tx, nodes.reconcile(tx, run_id, course=course, now=now, mine=mine)),
+        )
+
+    def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
+        """Pause an active run with an error; twice does nothing."""
+        return self._again(self._writer, lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now)))
+
+    # Graphs
+
+    def graph(self, id: str) -> str | None:
+        """The stored text of a run's graph, or of the class's with that signature."""
+        with self._reading() as tx:
+            return graphs.read(tx, id)
+
+    def save_graphs(self, texts: Mapping[str, str]) -> None:
+        """Keep the graphs of classes, under their signatures; twice does nothing."""
+        self._again(self._writer, lambda tx: graphs.save(tx, texts))
+
+    def freeze(self, run_id: str, text: str, signature: str, *, now: int) -> None:
+        """Give a class's run its graph to keep; twice is InvalidState."""
+        self._again(self._writer, lambda tx: graphs.freeze(tx, run_id, text, signature, now))
+
+    def replace_graph(self, run_id: str, text: str, signature: str, *, now: int) -> None:
+        """Give a paused run another graph; twice gives it the same again."""
+        self._again(self._writer, lambda tx: graphs.replace(tx, run_id, text, signature, now))
+
+    def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
+        """Runs of a class that were last settled under another graph."""
+        with self._reading() as tx:
+            rows = tx.query(
+                tx.sql.graphs.outdated_runs, type=type, signature=signature, behind=behind, limit=limit
+            )
+        return [row[0] for row in rows]
+
+    def unknown_jobs(self, *, before: int, limit: int = 100) -> list[tuple[str, str, int, str]]:
+        """Nodes that have been due since before then, and that no worker can run."""
+        with self._reading() as tx:
+            known = sorted(known_jobs(leases.workers(tx)))
+            rows = tx.query(
+                tx.sql.graphs.unknown_jobs,
+                before=before,
+                rows=batch([{"job": job} for job in known]),
+                limit=limit,
+            )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
         """Add a line to a run's history; twice adds two."""

@@ -13,28 +13,15 @@ MySQL 8.0 and MariaDB 10.6+ all understand; none of it needs session state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from .dialect import Dialect, columns_of, insert
+from .graph_statements import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
 ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
    AND exclusive = 1 AND state IN ('ready', 'paused')"""
-WAITING = "('ready', 'timer', 'parked', 'held')"
 FINAL_STEP = "('completed', 'failed')"
-
-_INTEGERS = frozenset(
-    "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
-    "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
-    " sent_at".split()
-)
-_LONG = frozenset("input result error value detail progress".split())
-
-
-def columns_of(struct: type) -> tuple[str, ...]:
-    """The columns of a row struct, as the database names them."""
-    return tuple(struct.__struct_encode_fields__)  # type: ignore[attr-defined]
-
 
 # What a listing of runs may ask for; each is a condition beside the others.
 RUN_FILTERS = {
@@ -47,65 +34,6 @@ RUN_FILTERS = {
     "performing": "(CASE WHEN EXISTS (SELECT 1 FROM detent_executions e"
     " WHERE e.run_id = r.id AND e.state = 'executing') THEN 1 ELSE 0 END) = :performing",
 }
-
-
-def kind_of(column: str) -> str:
-    """`int`, `long` or `text`: how a column of a batch is typed."""
-    return "int" if column in _INTEGERS else "long" if column in _LONG else "text"
-
-
-class Dialect(Protocol):
-    """Where databases differ."""
-
-    skip_locked: str
-    bytewise: str  # behind a column to sort by: by code point
-    server_now: str  # microseconds by the database's clock, or `:now`
-    fence: str  # a shared lock that a heartbeat does not wait for
-    hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
-    hero: str  # the condition by which the index finds the active run of a hero
-
-    def lock(self, alias: str) -> str:
-        """Behind a SELECT: lock the rows of that table for writing."""
-        ...
-
-    def by(self, index: str) -> str:
-        """Behind a table: read it through that index, in its order."""
-        ...
-
-    def rows(self, *columns: str) -> str:
-        """The batch `:rows` as a table `x` of these columns."""
-        ...
-
-    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
-        """Behind `rows`: for each row of the batch, in its order, look into `table` through that index."""
-        ...
-
-    def one_of(self, column: str, field: str) -> str:
-        """The condition that `column` is among the batch's `field`, without a join that loses the order."""
-        ...
-
-    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
-        """UPDATE `table` (as `t`) from the batch."""
-        ...
-
-    def upsert_unless(
-        self,
-        table: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...],
-        updated: tuple[str, ...],
-        unless: str,
-    ) -> str:
-        """INSERT the batch; where the key exists, update it unless the condition on the old row holds."""
-        ...
-
-    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
-        """INSERT the batch; leave what exists as it is."""
-        ...
-
-    def delete(self, table: str, columns: tuple[str, ...]) -> str:
-        """DELETE what has the same values in these columns as a row of the batch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +62,7 @@ class Statements:
     full_readiness: str
     clear_readiness: str
     wake: str
+    graphs: GraphStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -180,17 +109,11 @@ class Statements:
 
 def build(d: Dialect) -> Statements:
     """Return the statements in the dialect `d`."""
-    keys = ("run_id", "node", "attempt")
-    on_key = "t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt"
     run_columns = columns_of(NewRun)
     execution_columns = columns_of(NewExecution)
     step_columns = columns_of(Step)
     run_row = ", ".join(f"r.{c}" for c in columns_of(RunRow) if c != "performing")
     execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
-
-    def insert(table: str, columns: tuple[str, ...]) -> str:
-        names = ", ".join(columns)
-        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {d.rows(*columns)}"
 
     return Statements(
         # Whether these workers are still in office.  Held until commit: who buries
@@ -202,7 +125,7 @@ SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON
         # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
         # which is that of Python: by code point, whatever the database's own collation.
         lock_runs=f"""
-SELECT r.id, r.state, r.watched
+SELECT r.id, r.state, r.watched, r.signature, r.irregular, r.frozen_at
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
  ORDER BY r.id {d.bytewise}
@@ -211,25 +134,25 @@ SELECT r.id, r.state, r.watched
         # to begin with all that executes anywhere, and to wait for strangers' locks.
         lock_executions=f"""
 SELECT t.run_id, t.node, t.attempt, t.token, t.state
-  FROM {d.rows(*keys)}
-  {d.join("detent_executions", "t")} ON {on_key}
+  FROM {d.rows(*KEYS)}
+  {d.join("detent_executions", "t")} ON {ON_KEY}
  ORDER BY t.run_id {d.bytewise}, t.node {d.bytewise}, t.attempt
  {d.lock("t")}""",
         delivered="""
 SELECT state, outcome FROM detent_executions
  WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
-        insert_runs=insert("detent_runs", run_columns),
-        insert_executions=insert("detent_executions", execution_columns),
+        insert_runs=insert(d, "detent_runs", run_columns),
+        insert_executions=insert(d, "detent_executions", execution_columns),
         # A record is written once; what was only seen executing, or waits for its retry, gives way.
         upsert_steps=d.upsert_unless(
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
         ),
         end_executions=d.update(
             "detent_executions",
-            (*keys, "state", "outcome", "result", "error", "finished_at"),
+            (*KEYS, "state", "outcome", "result", "error", "finished_at", "ancestry_hash"),
             "state = x.state, outcome = x.outcome, result = x.result, error = x.error,"
-            " finished_at = x.finished_at",
-            on_key,
+            " finished_at = x.finished_at, ancestry_hash = x.ancestry_hash",
+            ON_KEY,
         ),
         end_runs=d.update(
             "detent_runs",
@@ -239,11 +162,11 @@ SELECT state, outcome FROM detent_executions
         ),
         park_executions=d.update(
             "detent_executions",
-            (*keys, "state", "scheduled_for"),
+            (*KEYS, "state", "scheduled_for"),
             "state = x.state, scheduled_for = x.scheduled_for",
-            on_key,
+            ON_KEY,
         ),
-        insert_history=insert("detent_history", ("run_id", "happened_at", "event", "detail")),
+        insert_history=insert(d, "detent_history", ("run_id", "happened_at", "event", "detail")),
         # What of the things awaited has not happened yet.
         pending_steps=f"""
 SELECT x.run_id, x.name, COUNT(*)
@@ -261,7 +184,7 @@ SELECT x.run_id, x.name
   LEFT JOIN detent_messages m {d.by("detent_messages_unread")}
     ON m.run_id = x.run_id AND m.name = x.name AND m.consumed = 0
  WHERE m.seq IS NULL""",
-        put_readiness=insert("detent_readiness", ("run_id", "node", "required")),
+        put_readiness=insert(d, "detent_readiness", ("run_id", "node", "required")),
         add_readiness=d.update(
             "detent_readiness",
             ("run_id", "node", "increment"),
@@ -280,6 +203,7 @@ SELECT t.run_id, t.node, t.required, t.settled
             "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
             "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
         ),
+        graphs=build_graphs(d),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
@@ -302,13 +226,13 @@ SELECT e.run_id, e.node, e.attempt
  {d.lock("e")} {d.skip_locked}""",
         claimed=d.update(
             "detent_executions",
-            (*keys, "token"),
+            (*KEYS, "token"),
             "state = 'executing', worker = :worker, token = x.token,"
             " started_at = COALESCE(t.started_at, :now), deliveries = t.deliveries + 1",
-            on_key,
+            ON_KEY,
         ),
         claimed_runs=_claimed(
-            f"{d.rows(*keys)} {d.join('detent_executions', 'e')}"
+            f"{d.rows(*KEYS)} {d.join('detent_executions', 'e')}"
             " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
             d.join("detent_runs", "r"),
         ),
@@ -322,11 +246,12 @@ SELECT e.run_id, e.node, e.attempt
  ORDER BY e.scheduled_for
  LIMIT :limit
  {d.lock("e")} {d.skip_locked}""",
-        promote=d.update("detent_executions", keys, "state = 'ready'", on_key),
+        promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
         next_due="SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer'",
         insert_worker="""
-INSERT INTO detent_workers (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until)
-VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until)""",
+INSERT INTO detent_workers
+    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs)
+VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs)""",
         renew_worker=f"""
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
@@ -358,16 +283,16 @@ SELECT DISTINCT x.run_id, x.attempt
         # Handed back unexecuted, as if never claimed.
         release=d.update(
             "detent_executions",
-            (*keys, "token", "state"),
+            (*KEYS, "token", "state"),
             "state = x.state, token = NULL, worker = NULL, started_at = NULL",
-            f"{on_key} AND t.token = x.token AND t.state = 'executing'",
+            f"{ON_KEY} AND t.token = x.token AND t.state = 'executing'",
         ),
         lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
         watch_runs=d.update(
             "detent_runs",
             ("id",),
-            "watched = 1",
-            "t.id = x.id AND t.watched = 0 AND t.state IN ('ready', 'paused')",
+            "watched = t.watched + 1",
+            "t.id = x.id AND t.watched IN (0, 2) AND t.state IN ('ready', 'paused')",
         ),
         ends=f"""
 SELECT r.id, r.state, r.result, r.error
@@ -435,7 +360,14 @@ _OF_EXECUTION = frozenset(
     "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
     " started_at".split()
 )
-_OF_RUN = {"type": "type", "run_input": "input", "run_state": "state"}
+_OF_RUN = {
+    "type": "type",
+    "run_input": "input",
+    "run_state": "state",
+    "run_kind": "kind",
+    "run_queue": "queue",
+    "run_priority": "priority",
+}
 
 
 def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:

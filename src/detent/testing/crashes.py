@@ -12,7 +12,7 @@ from typing import Any
 from ..app import Run
 from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, Start, StepState
 from ..runtime.failures import describe
-from ..stores.base import Driver, Tx
+from ..stores.base import Driver, Lessor, Tx
 from ..stores.batch import Applied
 from ..stores.sql import SqlStore
 from ..stores.sqlite import SqliteDriver
@@ -162,11 +162,13 @@ class CrashingStore(SqlStore):
         self.dead = False
         self.crashed = threading.Event()
 
-    def apply(self, operations: Sequence[Operation], *, helpers_wanted: bool = False) -> Applied:
+    def apply(
+        self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
+    ) -> Applied:
         self._check()
         labels = [label for operation in operations if (label := _label(operation))]
         self._maybe_die(labels, after=False)
-        applied = super().apply(operations, helpers_wanted=helpers_wanted)
+        applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor)
         self._note(operations)
         self._maybe_die(labels, after=True)
         self.seen += labels

@@ -23,7 +23,7 @@ from functools import partial
 
 from ..ids import uuid7
 from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
-from ..kernel.settle import FUNCTION, Ending, Outcome, settle
+from ..kernel.settle import Ending, Outcome, settle
 from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
 from ..runtime.mains import arun_main, key_of, run_main
@@ -228,7 +228,7 @@ class Worker:
         log.error("run %s: executing %r broke", claimed.run_id, claimed.node, exc_info=error)
         now = self._services.clock.now()
         plan = settle(
-            FUNCTION, claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
+            claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
         )
         self._services.committer.post(
             Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)

@@ -1,0 +1,385 @@
+"""Advancing: what follows in a graph when nodes settle.  The completion handler of seed 002, pure.
+
+One instance plans for one run, inside the transaction that holds the run's lock:
+
+    1. A settled node counts for each of its followers.  A node is ready when all that
+       it needs has settled, and is made ready by that settle and by no other.
+    2. What is inline (expressions, conditions, empty spreads) is evaluated here and now,
+       and settles in turn, up to the frontier: what somebody has to execute.
+    3. A node whose branch was not taken is skipped, and settles.
+    4. The run is finished when its invisible end is ready: it needs every sink.
+
+Values come from the inbox, which is a view: the recorded results of the nodes before,
+read in one query, not a table of copies (docs/adr/0009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..errors import DeadEnd, DetentError, ExpressionError, ReadinessOverflow
+from .ancestry import ancestry_hash
+from .expressions import resolve, shown
+from .graph import AWAIT_JOB, END, RESULT, RUN, SPREAD, VALUE, WHEN, Graph, Node
+from .model import Claimed, EndedExecution, ExecutionState, NewExecution, RunEnd, RunState, stored_error
+from .settle import Outcome, waiting_state
+
+SECOND = 1_000_000
+
+
+class Values(Protocol):
+    """Payloads as values."""
+
+    def read(self, text: str) -> Any: ...
+
+    def write(self, value: Any, what: str) -> str: ...
+
+
+class Inbox(Protocol):
+    """What was recorded of settled nodes: their result and their ancestry hash."""
+
+    def settled(self, nodes: Collection[str]) -> Mapping[str, tuple[str | None, str | None]]: ...
+
+    def items(self, spread: str, number: int) -> Iterable[tuple[str, str | None, str | None]]: ...
+
+
+@dataclass(slots=True)
+class Count:
+    """How many of the predecessors of a node have settled."""
+
+    settled: int
+    required: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a node's execution takes from its run."""
+
+    id: str
+    type: str
+    queue: str
+    precedence: int
+    now: int
+    methods: bool  # its nodes are methods of a class
+    held: bool = False  # the run is paused: nothing new may be claimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """By what a run goes on: its graph, how to read its values, and what its nodes take from it.
+
+    A worker puts it into the settles of nodes, and the store plans with it.
+    """
+
+    graph: Graph
+    values: Values
+    claimed: Claimed
+    methods: bool
+
+    def facts(self, now: int, *, held: bool) -> RunFacts:
+        claimed = self.claimed
+        return RunFacts(
+            id=claimed.run_id,
+            type=claimed.type,
+            queue=claimed.run_queue,
+            precedence=-claimed.run_priority,
+            now=now,
+            methods=self.methods,
+            held=held,
+        )
+
+
+class Advance:
+    """The plan for one run."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        facts: RunFacts,
+        values: Values,
+        inbox: Inbox,
+        *,
+        counts: dict[str, Count] | None = None,
+        hashes: dict[str, str] | None = None,
+        past: Mapping[str, tuple[int, bool]] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.facts = facts
+        self.counts = {} if counts is None else counts
+        self.hashes = {} if hashes is None else hashes
+        self.counted: set[str] = set()  # whose counts were changed
+        self.executions: list[NewExecution] = []
+        self.ended: list[EndedExecution] = []
+        self.end: RunEnd | None = None
+        self._values = values
+        self._inbox = inbox
+        self._past = past or {}  # of a healed run: latest attempts, and whether the node is to be left alone
+        self._results: dict[str, str | None] = {}
+        self._worth: dict[str, Any] = {}
+        self._ready: list[str] = []
+
+    def settle(self, node: str, attempt: int, result: str | None) -> str:
+        """A node has completed or was skipped; return its ancestry hash."""
+        self._results[node] = result
+        digest = self._hash(node, attempt)
+        self._follow(node)
+        self._drain()
+        return digest
+
+    def begin(self, nodes: Iterable[str]) -> None:
+        """These nodes are ready, without anything having settled: the roots, or what healing found."""
+        self._ready += nodes
+        self._drain()
+
+    def hash(self, node: str, attempt: int) -> str:
+        """The ancestry hash of a node that settles without anything following."""
+        return self._hash(node, attempt)
+
+    def passed_over(self, node: str, outcome: Outcome) -> EndedExecution:
+        """A node that is recorded as canceled without ever having been executed."""
+        return self._ended(node, ExecutionState.CANCELED, outcome)
+
+    def finish(self) -> RunEnd:
+        """The run's end: its value is that of its only sink."""
+        self._finish()
+        assert self.end is not None
+        return self.end
+
+    # Counting
+
+    def _follow(self, node: str) -> None:
+        spread = self.graph.spread_of(node)
+        if spread is not None:
+            self._count(f"{spread}[]")
+            return
+        for follower in self.graph.followers[node]:
+            self._count(follower)
+        if not self.graph.followers[node]:
+            self._count(END)
+
+    def _count(self, node: str) -> None:
+        barrier = node.endswith("[]")
+        count = self.counts.get(node)
+        # How many items a barrier needs is known from its spread alone.
+        items = count.required if count is not None else 0
+        required = items if barrier else self.graph.required(node)
+        if required == 1 and count is None:
+            self._ready.append(node)
+            return
+        if count is None:
+            count = self.counts[node] = Count(0, required)
+        count.settled += 1
+        self.counted.add(node)
+        if count.settled > required or count.required != required:
+            raise ReadinessOverflow(self.facts.id, node, count.settled, required)
+        if count.settled == required:
+            self._ready.append(node)
+
+    # Planning
+
+    def _drain(self) -> None:
+        while self._ready and (self.end is None or self.end.state == RunState.PAUSED):
+            wave, self._ready = self._ready, []
+            self._prefetch(wave)
+            for node in wave:
+                if self.end is not None and self.end.state != RunState.PAUSED:
+                    return
+                self._plan(node)
+
+    def _plan(self, id: str) -> None:
+        if id == END:
+            self._finish()
+        elif id.endswith("[]"):
+            self._collect(id[:-2])
+        elif self._past.get(id, (0, False))[1]:
+            return  # healed: it has settled already, or is under way
+        elif not self._taken(self.graph.nodes[id]):
+            self._settled_here(id, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_CONDITION, None, None)
+        else:
+            try:
+                self._enter(id, self.graph.nodes[id])
+            except ReadinessOverflow:
+                raise
+            except DetentError as error:
+                self._fail(id, error)
+
+    def _enter(self, id: str, node: Node) -> None:
+        if node.kind == VALUE:
+            self._complete(id, self._resolved(node.value))
+        elif node.kind == WHEN:
+            side = bool(self._resolved(node.value))
+            if not side and not node.otherwise:
+                raise DeadEnd(node.name, shown((node.value or {}).get("$expr", node.value)))
+            self._complete(id, side)
+        elif node.kind == RESULT:
+            value = self._resolved(node.value)
+            text = self._values.write(value, f"the result of run {self.facts.id}")
+            self._settled_here(id, ExecutionState.COMPLETED, Outcome.SUCCESS, text, None)
+            self.end = RunEnd(state=RunState.FINISHED, result=text)
+        elif node.kind == SPREAD:
+            self._spread(id, node)
+        else:
+            self.executions.append(self._execution(id, node, self._input(node, {})))
+
+    def _spread(self, id: str, node: Node) -> None:
+        items = self._resolved(node.value)
+        if not isinstance(items, list):
+            raise ExpressionError(node.name, f"a spread goes over a list, not over {type(items).__name__}")
+        if not items:
+            self._complete(id, [])
+            return
+        self.counts[f"{id}[]"] = Count(0, len(items))
+        self.counted.add(f"{id}[]")
+        assert node.arg is not None
+        for index, item in enumerate(items):
+            text = self._input(node, {node.arg: item})
+            self.executions.append(self._execution(f"{id}[{index}]", node, text))
+
+    def _collect(self, spread: str) -> None:
+        """All items have settled: the list of their results, in their order."""
+        number = self.counts[f"{spread}[]"].required
+        found = {node: (text, digest) for node, text, digest in self._inbox.items(spread, number)}
+        prefix = len(spread) + 1
+        ours = [node for node in self._results if self.graph.spread_of(node) == spread]
+        for node in ours:
+            found[node] = (self._results[node], self.hashes.get(node))
+        ordered = sorted(found, key=lambda node: int(node[prefix:-1]))
+        self.hashes.update({node: digest for node, (_, digest) in found.items() if digest is not None})
+        parents = [self.hashes[node] for node in ordered if node in self.hashes]
+        texts = [found[node][0] for node in ordered]
+        values = [None if text is None else self._values.read(text) for text in texts]
+        self._complete(spread, values, parents)
+
+    def _complete(self, id: str, value: Any, parents: list[str] | None = None) -> None:
+        text = self._values.write(value, f"the output of {self.graph.shown(id)!r}")
+        self._worth[id] = value
+        self._settled_here(id, ExecutionState.COMPLETED, Outcome.SUCCESS, text, parents)
+
+    def _settled_here(
+        self, id: str, state: ExecutionState, outcome: Outcome, text: str | None, parents: list[str] | None
+    ) -> None:
+        row = self._ended(id, state, outcome)
+        row.result = text
+        self._results[id] = text
+        row.ancestry_hash = self._hash(id, row.attempt, parents)
+        self.ended.append(row)
+        self._follow(id)
+
+    def _fail(self, id: str, error: DetentError) -> None:
+        """A node that cannot be evaluated fails with that error, and pauses its run."""
+        row = self._ended(id, ExecutionState.FAILED, Outcome.PAUSED_BY_EXCEPTION)
+        row.error = stored_error(error)
+        self.ended.append(row)
+        if self.end is None:
+            self.end = RunEnd(state=RunState.PAUSED, error=row.error)
+
+    def _finish(self) -> None:
+        sinks = self.graph.sinks
+        text = None
+        if len(sinks) == 1:
+            if sinks[0] not in self._results:
+                self._fetch(sinks)
+            text = self._results.get(sinks[0])
+        self.end = RunEnd(state=RunState.FINISHED, result=text)
+
+    # Rows
+
+    def _execution(self, id: str, node: Node, text: str | None) -> NewExecution:
+        facts = self.facts
+        due = facts.now + round((node.wait or 0) * SECOND)
+        return NewExecution(
+            run_id=facts.id,
+            node=id,
+            attempt=self._attempt(id),
+            kind="node",
+            job=job_of(facts, id, node),
+            queue=node.queue or facts.queue,
+            precedence=facts.precedence if node.priority is None else -node.priority,
+            state=ExecutionState.HELD if facts.held else waiting_state(due, facts.now),
+            created_at=facts.now,
+            scheduled_for=due,
+            input=text,
+        )
+
+    def _ended(self, id: str, state: ExecutionState, outcome: Outcome) -> EndedExecution:
+        facts = self.facts
+        return EndedExecution(
+            run_id=facts.id,
+            node=id,
+            attempt=self._attempt(id),
+            kind="inline",
+            job=job_of(facts, id, self.graph.nodes[id]),
+            queue=facts.queue,
+            precedence=facts.precedence,
+            state=state,
+            outcome=outcome,
+            created_at=facts.now,
+            finished_at=facts.now,
+        )
+
+    def _attempt(self, id: str) -> int:
+        return self._past.get(id, (0, False))[0] + 1
+
+    def _input(self, node: Node, given: dict[str, Any]) -> str | None:
+        """A node's arguments as its job will get them."""
+        if self.facts.methods or node.kind == RUN:
+            return None
+        args = self._values.read(node.args) if isinstance(node.args, str) else node.args or {}
+        kwargs = {**self._resolved(args), **given}
+        return self._values.write({"kwargs": kwargs}, f"the input of {node.name!r}")
+
+    # Values
+
+    def _taken(self, node: Node) -> bool:
+        return node.branch is None or self._output(node.branch[0]) is node.branch[1]
+
+    def _resolved(self, value: Any) -> Any:
+        return resolve(value, _Outputs(self))
+
+    def _output(self, id: str) -> Any:
+        if id not in self._worth:
+            if id not in self._results:
+                self._fetch([id])
+            text = self._results.get(id)
+            self._worth[id] = None if text is None else self._values.read(text)
+        return self._worth[id]
+
+    def _hash(self, id: str, attempt: int, parents: list[str] | None = None) -> str:
+        if parents is None:
+            parents = [self.hashes[node] for node in self.graph.parents(id) if node in self.hashes]
+        digest = self.hashes[id] = ancestry_hash(self.facts.id, id, attempt, parents)
+        return digest
+
+    def _prefetch(self, wave: list[str]) -> None:
+        """Read what the wave needs in one query: values of the inline sub-graph, and parents' hashes."""
+        graph = self.graph
+        nodes = [id for id in wave if id in graph.nodes]
+        inline = [id for id in nodes if graph.nodes[id].inline or graph.nodes[id].branch is not None]
+        behind = [id for start in inline for id in graph.reach(start) if graph.nodes[id].inline]
+        wanted = {ref for id in [*nodes, *behind] for ref in graph.references(id)}
+        wanted.update(parent for id in [*inline, *behind] for parent in graph.needs[id])
+        self._fetch([id for id in wanted if id not in self._results])
+
+    def _fetch(self, ids: Collection[str]) -> None:
+        if ids:
+            for id, (text, digest) in self._inbox.settled(ids).items():
+                self._results[id] = text
+                if digest is not None:
+                    self.hashes[id] = digest
+
+
+class _Outputs(dict[str, Any]):
+    def __init__(self, advance: Advance) -> None:
+        self._advance = advance
+
+    def __missing__(self, id: str) -> Any:
+        return self._advance._output(id)
+
+
+def job_of(facts: RunFacts, id: str, node: Node) -> str:
+    """By what name workers claim a node: they take only what they know."""
+    if node.kind == RUN:
+        return AWAIT_JOB
+    return f"{facts.type}.{id}" if facts.methods or node.job is None else node.job

@@ -1,0 +1,179 @@
+"""Healing: a run meets another graph than the one it was last settled under.  Pure.
+
+    (graph, latest executions)  ->  Healing
+
+Readiness is recounted from what is done; nothing that is done runs again.
+
+    1. A node that is gone: a warning where it is done, a reason to pause where it
+       was still to be executed and nobody knows it any more.
+    2. A node that is not done and stands before one that is: bypassed, and counted as
+       done, unless it is under way.
+    3. What is scheduled although it is not ready in this graph is withdrawn; it comes
+       back when it is ready.
+    4. Whatever else is ready now, and has not failed, begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from .advance import Count
+from .graph import END, SPREAD, Graph
+from .model import SCHEDULED_STATES, ExecutionState
+from .settle import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The latest attempt at a node."""
+
+    node: str
+    attempt: int
+    state: str
+    outcome: str | None
+    kind: str = "node"
+
+    @property
+    def done(self) -> bool:
+        settled = self.state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
+        return settled and self.outcome != Outcome.REATTEMPTED
+
+    @property
+    def scheduled(self) -> bool:
+        return self.state in SCHEDULED_STATES
+
+    @property
+    def active(self) -> bool:
+        return self.scheduled or self.state == ExecutionState.EXECUTING
+
+    @property
+    def public(self) -> str:
+        return ExecutionState(self.state).public
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is for a resume to begin it again."""
+        by_error = self.state == ExecutionState.FAILED
+        return by_error or self.outcome == Outcome.PAUSED_BY_FLOW_CONTROL
+
+
+@dataclass(slots=True)
+class Healing:
+    """What is to be done with a run."""
+
+    gone: list[str] = field(default_factory=list)  # done, and not in the graph any more
+    undefined: list[str] = field(default_factory=list)  # to be executed, and not in the graph
+    bypassed: list[str] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)
+    ready: list[str] = field(default_factory=list)
+    counts: dict[str, Count] = field(default_factory=dict)
+    finished: bool = False
+    irregular: bool = False  # counting alone would go wrong from here on
+
+    @property
+    def changes(self) -> dict[str, list[str]]:
+        """What is worth a line in the history."""
+        found = {
+            "removed": self.gone,
+            "undefined": self.undefined,
+            "bypassed": self.bypassed,
+            "withdrawn": self.withdrawn,
+            "begun": self.ready,
+        }
+        return {name: nodes for name, nodes in found.items() if nodes}
+
+
+def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> Healing:
+    """Return what a run needs that has come so far, to go on by `graph`.
+
+    `mine` is a node that the caller has claimed and not begun: it counts as scheduled.
+    """
+    healing = Healing()
+    _part(graph, past, healing)
+    done = {node for node, latest in past.items() if latest.done and graph.knows(node)}
+    before = _before(graph, {node for node in done if node in graph.nodes})
+    counted = done | _pass_over(graph, past, done, before, healing)
+    _recount(graph, past, counted, healing, mine)
+    _count_items(graph, past, counted, healing)
+    ends = sum(sink in counted for sink in graph.sinks)
+    if len(graph.sinks) > 1:
+        healing.counts[END] = Count(ends, len(graph.sinks))
+    busy = {node for node, latest in past.items() if latest.active and node not in healing.withdrawn}
+    healing.finished = ends == len(graph.sinks) and not healing.undefined and not busy
+    # Somebody will settle a node whose followers have settled, or begin one that has attempts behind it.
+    healing.irregular = bool(
+        len(counted) > len(done)
+        or healing.withdrawn
+        or healing.undefined
+        or any(node in before for node in busy)
+        or any(node in past for node in graph.nodes if node not in counted and node not in busy)
+    )
+    return healing
+
+
+def _part(graph: Graph, past: Mapping[str, Past], healing: Healing) -> None:
+    """Nodes of the past that the graph does not have."""
+    for node, latest in past.items():
+        if graph.knows(node):
+            continue
+        if latest.done or latest.outcome == Outcome.BYPASSED_BY_DEPLOY:
+            healing.gone.append(node)
+        elif latest.active or latest.stopped:
+            healing.undefined.append(node)
+
+
+def _pass_over(
+    graph: Graph, past: Mapping[str, Past], done: set[str], before: set[str], healing: Healing
+) -> set[str]:
+    """Nodes that stand before what is done, and are neither done nor under way."""
+    passed = {node for node in before - done if node not in past or not past[node].active}
+    for node in graph.nodes:
+        known = past.get(node)
+        if node in passed and (known is None or known.outcome != Outcome.BYPASSED_BY_DEPLOY):
+            healing.bypassed.append(node)
+    return passed
+
+
+def _recount(
+    graph: Graph, past: Mapping[str, Past], counted: set[str], healing: Healing, mine: str | None
+) -> None:
+    expanded = {spread for node in past if (spread := graph.spread_of(node)) is not None}
+    for node, needs in graph.needs.items():
+        if node in counted:
+            continue
+        settled = sum(needed in counted for needed in needs)
+        if len(needs) > 1:
+            healing.counts[node] = Count(settled, len(needs))
+        known = past.get(node)
+        ready = settled == len(needs)
+        if known is not None and known.active:
+            if not ready and (known.scheduled or node == mine):
+                healing.withdrawn.append(node)
+        elif ready and not (known is not None and known.stopped) and node not in expanded:
+            healing.ready.append(node)
+
+
+def _before(graph: Graph, done: Collection[str]) -> set[str]:
+    """The ancestors of what is done."""
+    found: set[str] = set()
+    todo = list(done)
+    while todo:
+        for needed in graph.needs[todo.pop()]:
+            if needed not in found:
+                found.add(needed)
+                todo.append(needed)
+    return found
+
+
+def _count_items(graph: Graph, past: Mapping[str, Past], counted: set[str], healing: Healing) -> None:
+    items: dict[str, list[Past]] = {}
+    for node, latest in past.items():
+        spread = graph.spread_of(node)
+        if spread is not None and spread not in counted and graph.nodes[spread].kind == SPREAD:
+            items.setdefault(spread, []).append(latest)
+    for spread, them in items.items():
+        settled = sum(item.done for item in them)
+        healing.counts[f"{spread}[]"] = Count(settled, len(them))
+        if settled == len(them):
+            healing.ready.append(f"{spread}[]")

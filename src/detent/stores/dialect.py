@@ -1,0 +1,82 @@
+"""Where databases differ: how a batch is unfolded, joined, written from; how rows are locked."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+_INTEGERS = frozenset(
+    "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
+    "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
+    " sent_at frozen_at watched part irregular".split()
+)
+_LONG = frozenset("input result error value detail progress body".split())
+
+
+def columns_of(struct: type) -> tuple[str, ...]:
+    """The columns of a row struct, as the database names them."""
+    return tuple(struct.__struct_encode_fields__)  # type: ignore[attr-defined]
+
+
+def kind_of(column: str) -> str:
+    """`int`, `long` or `text`: how a column of a batch is typed."""
+    return "int" if column in _INTEGERS else "long" if column in _LONG else "text"
+
+
+class Dialect(Protocol):
+    """Where databases differ."""
+
+    skip_locked: str
+    bytewise: str  # behind a column to sort by: by code point
+    server_now: str  # microseconds by the database's clock, or `:now`
+    fence: str  # a shared lock that a heartbeat does not wait for
+    hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
+    hero: str  # the condition by which the index finds the active run of a hero
+
+    def lock(self, alias: str) -> str:
+        """Behind a SELECT: lock the rows of that table for writing."""
+        ...
+
+    def by(self, index: str) -> str:
+        """Behind a table: read it through that index, in its order."""
+        ...
+
+    def rows(self, *columns: str) -> str:
+        """The batch `:rows` as a table `x` of these columns."""
+        ...
+
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        """Behind `rows`: for each row of the batch, in its order, look into `table` through that index."""
+        ...
+
+    def one_of(self, column: str, field: str) -> str:
+        """The condition that `column` is among the batch's `field`, without a join that loses the order."""
+        ...
+
+    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
+        """UPDATE `table` (as `t`) from the batch."""
+        ...
+
+    def upsert_unless(
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
+    ) -> str:
+        """INSERT the batch; where the key exists, update it unless the condition on the old row holds."""
+        ...
+
+    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+        """INSERT the batch; leave what exists as it is."""
+        ...
+
+    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+        """DELETE what has the same values in these columns as a row of the batch."""
+        ...
+
+
+def insert(d: Dialect, table: str, columns: tuple[str, ...]) -> str:
+    """INSERT the batch."""
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {d.rows(*columns)}"

@@ -1,0 +1,120 @@
+"""Healing in the database: recount a run by the graph of today, under its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from ..errors import StepNotDefined
+from ..kernel.advance import Advance, Course
+from ..kernel.heal import Healing, Past, heal
+from ..kernel.model import HistoryEvent, RunEnd, RunState, WorkerRow, stored_error
+from ..kernel.settle import Outcome
+from .base import Tx, batch, rows_to
+from .changes import Changes
+
+
+def past(tx: Tx, run: str) -> dict[str, Past]:
+    """The latest attempt at each node of a run."""
+    found: dict[str, Past] = {}
+    for row in tx.query(tx.sql.graphs.past, id=run):
+        latest = Past(*row)
+        if latest.node not in found or found[latest.node].attempt < latest.attempt:
+            found[latest.node] = latest
+    return found
+
+
+def heal_run(
+    tx: Tx,
+    course: Course,
+    seen: Mapping[str, Past],
+    changes: Changes,
+    *,
+    now: int,
+    held: bool,
+    before: str | None,
+    hashes: dict[str, str] | None = None,
+    mine: str | None = None,
+) -> Advance:
+    """Plan what a run needs to go on by the course's graph, and put it into the changes.
+
+    `before` is the signature of the graph that it was settled under until now.
+    """
+    run = course.claimed.run_id
+    graph = course.graph
+    healing = heal(graph, seen, mine=mine)
+    alone = {
+        node: (latest.attempt, latest.done or latest.active or latest.stopped)
+        for node, latest in seen.items()
+        if node not in healing.withdrawn
+    }
+    alone.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
+    advance = Advance(
+        graph,
+        course.facts(now, held=held),
+        course.values,
+        Recorded(tx, run),
+        counts=dict(healing.counts),
+        hashes=hashes,
+        past=alone,
+    )
+    advance.counted.update(healing.counts)
+    advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
+    changes.withdrawn += [
+        {"run_id": run, "node": node, "attempt": seen[node].attempt, "finished_at": now}
+        for node in healing.withdrawn
+    ]
+    _go_on(tx, course, seen, healing, advance)
+    if before != graph.signature:
+        detail = {"graph": graph.signature, "before": before, **healing.changes}
+        line = HistoryEvent(
+            run_id=run, happened_at=now, event="healed", detail=msgspec.json.encode(detail).decode()
+        )
+        changes.history.append(line)
+    changes.signatures[run] = (graph.signature, int(healing.irregular))
+    changes.advanced(advance)
+    return advance
+
+
+def _go_on(tx: Tx, course: Course, seen: Mapping[str, Past], healing: Healing, advance: Advance) -> None:
+    if healing.finished:
+        advance.finish()
+        return
+    advance.begin(healing.ready)
+    busy = {node for node, latest in seen.items() if latest.active} - set(healing.withdrawn)
+    if advance.end is not None and advance.end.state == RunState.FINISHED and (busy or advance.executions):
+        advance.end = None  # a node is under way whose followers have settled: the end waits for it
+    if advance.end is None and healing.undefined and not advance.facts.held:
+        lost = unknown(tx, course.claimed.type, healing.undefined)
+        if lost:
+            error = StepNotDefined(advance.facts.id, course.claimed.type, lost[0])
+            advance.end = RunEnd(state=RunState.PAUSED, error=stored_error(error))
+
+
+def unknown(tx: Tx, type: str, nodes: Iterable[str]) -> list[str]:
+    """Those nodes of a class that no worker knows; another version of the code may still be running."""
+    known = known_jobs(rows_to(WorkerRow, tx.query(tx.sql.workers)))
+    return [node for node in nodes if f"{type}.{node}" not in known]
+
+
+def known_jobs(workers: Sequence[WorkerRow]) -> set[str]:
+    """All that some worker can run."""
+    return {job for worker in workers for job in msgspec.json.decode(worker.jobs or "[]", type=list[str])}
+
+
+class Recorded:
+    """The inbox of a run's nodes: what was recorded of those before them."""
+
+    def __init__(self, tx: Tx, run: str) -> None:
+        self._tx = tx
+        self._run = run
+
+    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None]]:
+        rows = [{"run_id": self._run, "node": node} for node in sorted(nodes)]
+        found = self._tx.query(self._tx.sql.graphs.outputs, rows=batch(rows))
+        return {node: (text, digest) for node, _, text, digest in sorted(found, key=lambda row: row[1])}
+
+    def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:
+        nodes = [f"{spread}[{index}]" for index in range(number)]
+        return [(node, text, digest) for node, (text, digest) in self.settled(nodes).items()]
