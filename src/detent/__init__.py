@@ -8,6 +8,7 @@ from . import aio
 from .aio import AsyncApp, AsyncRun
 from .app import App, Run
 from .context import Context
+from .declaring import PREVIOUS
 from .durable import (
     now,
     patched,
@@ -22,10 +23,14 @@ from .durable import (
 )
 from .errors import (
     AlreadyRunning,
+    CannotReattempt,
     DeadlineExceeded,
     DefinitionError,
     DetentError,
+    GraphInvalid,
+    GraphTampered,
     InvalidState,
+    MissingJob,
     ReceiveTimeout,
     ResultTimeout,
     RunCanceled,
@@ -33,27 +38,37 @@ from .errors import (
     RunNotFound,
     RunPaused,
     StepFailed,
+    StepNotDefined,
     StepTimeout,
 )
 from .functions import FunctionWorkflow, Handle, Step, step, workflow
-from .kernel.policies import Retry
+from .graphs import Graph, Template, template
+from .kernel.policies import ExceptionPolicy, Retry
 from .runtime.transactions import AsyncTransaction, Transaction
+from .workflows import Workflow, cancel_if, job_options, on_exception, task
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PREVIOUS",
     "AlreadyRunning",
     "App",
     "AsyncApp",
     "AsyncRun",
     "AsyncTransaction",
+    "CannotReattempt",
     "Context",
     "DeadlineExceeded",
     "DefinitionError",
     "DetentError",
+    "ExceptionPolicy",
     "FunctionWorkflow",
+    "Graph",
+    "GraphInvalid",
+    "GraphTampered",
     "Handle",
     "InvalidState",
+    "MissingJob",
     "ReceiveTimeout",
     "ResultTimeout",
     "Retry",
@@ -64,10 +79,16 @@ __all__ = [
     "RunPaused",
     "Step",
     "StepFailed",
+    "StepNotDefined",
     "StepTimeout",
+    "Template",
     "Transaction",
+    "Workflow",
     "aio",
+    "cancel_if",
+    "job_options",
     "now",
+    "on_exception",
     "patched",
     "publish",
     "random",
@@ -77,6 +98,8 @@ __all__ = [
     "sleep_until",
     "step",
     "step_guard",
+    "task",
+    "template",
     "uuid",
     "workflow",
 ]

@@ -53,6 +53,16 @@ class CancelRun(Signal):
         self.error = error
 
 
+class FlowControl(Signal):
+    """A node says what shall become of it and of its run."""
+
+    def __init__(self, verb: str, *, wait: int = 0, result: Any = None, after: bool = False) -> None:
+        self.verb = verb  # cancel, pause, skip, reattempt, finished
+        self.wait = wait
+        self.result = result
+        self.after = after
+
+
 class Frame(Protocol):
     """One delivery of a run to a worker, as definitions see it."""
 

@@ -11,14 +11,16 @@ import asyncio
 import inspect
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from types import MethodType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from .context import Context, Frame, Routine, current_frame
+from .declaring import Condition, NodeOptions
 from .errors import BlockingCall, DefinitionError, NotInRun
-from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
+from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, ExceptionPolicy, Retry
 from .serialization import decodable
 
 P = ParamSpec("P")
@@ -27,7 +29,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 OnException = Literal["raise", "pause", "cancel", "skip", "reattempt"]
+NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
 Executor = Literal["thread", "process"]
+_PLAIN = NodeOptions()
 LONGEST_NAME = 200
 
 
@@ -201,16 +205,22 @@ class Step(Definition[P, R]):
         id: str | None = None,
         retry: Retry | None = None,
         timeout: timedelta | float | None = None,
-        on_exception: OnException = "raise",
+        on_exception: Any = None,
         transactional: bool = False,
         executor: Executor = "thread",
         strict: bool = False,
         queue: str | None = None,
         priority: int | None = None,
+        node: NodeOptions = _PLAIN,
     ) -> None:
         super().__init__(function, id)
-        if on_exception not in ACTIONS:
-            raise self._error(f"has on_exception={on_exception!r}; it is one of {', '.join(ACTIONS)}")
+        self.is_method = _is_method(function)
+        self.node = node
+        if self.is_method:
+            on_exception = self._check_node(executor)
+        else:
+            on_exception = "raise" if on_exception is None else on_exception
+            self._check_plain(on_exception)
         if retry is not None and not isinstance(retry, Retry):
             raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
         self.timeout = None if timeout is None else _seconds(timeout)
@@ -225,7 +235,7 @@ class Step(Definition[P, R]):
                 "is transactional and a `def`: its thread cannot be stopped in the middle of a transaction, "
                 "so it takes no timeout; make it `async def`, or set a statement timeout in it"
             )
-        if transactional and not self._parameters:
+        if transactional and len(self._parameters) <= self.is_method:
             raise self._error("is transactional, so its first parameter must be the transaction, tx")
         self.retry = retry or (REATTEMPT if on_exception == "reattempt" else NO_RETRY)
         self.on_exception = on_exception
@@ -235,6 +245,30 @@ class Step(Definition[P, R]):
         self.queue = queue
         self.priority = priority
         self.compensation: Step[Any, Any] | None = None
+
+    def _check_plain(self, on_exception: Any) -> None:
+        if on_exception not in ACTIONS:
+            raise self._error(f"has on_exception={on_exception!r}; it is one of {', '.join(ACTIONS)}")
+        if not self.node.chained or self.node.given:
+            what = ", ".join(f"{name}=" for name in self.node.given) or "@task"
+            raise self._error(f"is no method of a Workflow class: {what} is for nodes of those")
+
+    def _check_node(self, executor: str) -> str:
+        if executor == "process":
+            raise self._error("is a method: another process cannot have its object; use job=a_step instead")
+        return "raise"  # what becomes of it is decided by policies
+
+    # In a Workflow class a step is a method: `self.validate()` just calls it.
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(
+        self: Step[Concatenate[Any, Q], T], instance: object, owner: Any = None
+    ) -> Callable[Q, T]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None or not self.is_method:
+            return self
+        return MethodType(self.function, instance)
 
     def _check_process(self, transactional: bool) -> None:
         first = self._parameters[0].annotation if self._parameters else None
@@ -250,7 +284,7 @@ class Step(Definition[P, R]):
 
     @cached_property
     def given_by_engine(self) -> int:
-        return int(self.wants_context) + int(self.transactional)
+        return int(self.wants_context) + int(self.transactional) + int(self.is_method)
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
         return frame.call(self, args, kwargs)
@@ -271,6 +305,8 @@ class Step(Definition[P, R]):
         The compensation is called with the step's arguments; a parameter named
         `result` receives the step's result.
         """
+        if self.is_method:
+            raise self._error("is a node of a graph, which has no compensation; add a node that undoes it")
         if not isinstance(compensation, Step):
             raise self._error(f"cannot be compensated with {compensation!r}; decorate it with @step")
         self.compensation = compensation
@@ -411,6 +447,24 @@ def step(
     queue: str | None = None,
     priority: int | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+@overload
+def step(
+    *,
+    wait: timedelta | float | None = None,
+    skip_if: Condition | None = None,
+    only_if: Condition | None = None,
+    before_step: Any = None,
+    after_step: Any = None,
+    depends_on: Any = ...,
+    also_depends_on: Any = (),
+    job: Any = None,
+    args: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
+    on_exception: NodeAction | ExceptionPolicy | Sequence[ExceptionPolicy] | None = None,
+    retry: Retry | None = None,
+    timeout: timedelta | float | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+) -> StepMaker: ...
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a step: called at least once, its result is remembered, and it is not called again.
 
@@ -420,10 +474,28 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `transactional=True` gives it a first parameter `tx`, a transaction of the same
     database: its writes and its record commit together.  `executor="process"` runs
     it in another process.  `id` fixes its name over renames.
+
+    In a `detent.Workflow` class it makes a method a node that follows the step before it;
+    the options for that are in the guide.
     """
     if function is not None:
         return Step(function)
-    return lambda function: Step(function, **options)
+    return StepMaker(options, chained=True)
+
+
+class StepMaker:
+    """`step(...)` with options, waiting for its function.  With `job=` a class needs none."""
+
+    def __init__(self, options: dict[str, Any], *, chained: bool) -> None:
+        known = set(NodeOptions.__dataclass_fields__) - {"chained"}
+        given = {name: value for name, value in options.items() if name in known}
+        self.node = NodeOptions(chained=chained, **given)
+        self._options = {name: value for name, value in options.items() if name not in known}
+        if "on_exception" in given:
+            self._options["on_exception"] = given["on_exception"]
+
+    def __call__(self, function: Callable[P, R]) -> Step[P, R]:
+        return Step(function, node=self.node, **self._options)
 
 
 @overload
@@ -463,6 +535,14 @@ async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwa
 
 def _run_plainly(value: Any) -> Any:
     return asyncio.run(value)
+
+
+def _is_method(function: Any) -> bool:
+    """Whether a function stands in the body of a class, and is called with its object."""
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    if not owner or owner.endswith("<locals>"):
+        return False
+    return next(iter(inspect.signature(function).parameters), None) == "self"
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -64,6 +64,18 @@ class Codec:
         except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError) as error:
             raise CannotDecode(what, getattr(type, "__name__", str(type)), str(error)) from None
 
+    def sealed(self, value: Any, what: str) -> Any:
+        """A value as a part of a stored document: plain, or a text where payloads are transformed."""
+        text = self.encode(value, what)
+        return text if self._transform is not None else msgspec.json.decode(text)
+
+    def plain(self, value: Any, what: str) -> Any:
+        """A value as a part of a stored document that everybody may read."""
+        if value is None:
+            return None
+        checked = Codec(max_payload=self.max_payload).encode(value, what)
+        return msgspec.json.decode(checked)
+
     def convert(self, raw: msgspec.Raw, type: Any, what: str) -> Any:
         """Return a part of a decoded payload, as `type`."""
         try:

@@ -27,9 +27,11 @@ from ..errors import (
     RunPaused,
     StepFailed,
     TransactionMisused,
-    UnknownDefinition,
 )
+from ..functions import FunctionWorkflow
 from ..ids import uuid7
+from ..kernel.advance import Course
+from ..kernel.graph import structure_text
 from ..kernel.model import (
     ExecutionState,
     Operation,
@@ -44,7 +46,8 @@ from ..kernel.model import (
     due_of,
 )
 from ..runtime.failures import decode_error, raisable
-from ..runtime.services import Loop, Registry, Services
+from ..runtime.registry import Registry
+from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
@@ -101,6 +104,7 @@ class Engine:
             if self._services is None:
                 self._prepare_database()
                 self._services = self._make_services(loop)
+                self._save_graphs()
             if worker and self.worker is None:
                 watch_threads()
                 self.worker = self._make_worker(self._services)
@@ -145,6 +149,13 @@ class Engine:
         else:
             self._patiently(self.store.check_schema)
 
+    def _save_graphs(self) -> None:
+        """Keep the structure of our classes, so that anybody can draw and verify their runs."""
+        plans = [plan for plan in self.registry.plans if not plan.abstract]
+        if plans:
+            texts = {plan.graph.signature: structure_text(plan.graph.document) for plan in plans}
+            self._patiently(lambda: self.store.save_graphs(texts))
+
     def _patiently(self, action: Callable[[], Any]) -> Any:
         """Do it, waiting a while for a database that is not up yet."""
         deadline = time.monotonic() + self.settings.patience.total_seconds()
@@ -167,6 +178,7 @@ class Engine:
             self.store,
             patience=self.settings.patience.total_seconds(),
             helpers_wanted=lambda: self.worker is None or self.worker.saturated(),
+            lessor=lambda: self.worker,
             on_commit=self._committed,
         )
         return Services(
@@ -176,6 +188,8 @@ class Engine:
             codec=Codec(max_payload=self.settings.max_payload, transform=self.settings.transform),
             registry=self.registry,
             queues=tuple(self.settings.queues),
+            heroes=self.heroes,
+            on_error=self.settings.on_error,
             loop=Loop(loop),
         )
 
@@ -199,6 +213,8 @@ class Engine:
         ]
         if ends:
             self.waiters.ended(ends)
+        if applied.leased and self.worker is not None:
+            self.worker.deliver([claimed_of(row, None, parent) for row, parent in applied.leased])
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
@@ -292,7 +308,9 @@ class Engine:
             return []
         performing = {row.run_id for row in mine}
         return [
-            fresh_row(run, run.id in performing) if run.id in created else self.store.run(run.id)
+            fresh_row(run, run.id in performing, start.ends.get(run.id))
+            if run.id in created
+            else self.store.run(run.id)
             for run in start.runs
         ]
 
@@ -319,7 +337,8 @@ class Engine:
         return self.store.run(run_id)
 
     def resume(self, run_id: str) -> RunRow:
-        self._control(lambda now: self.store.resume(run_id, now=now))
+        course = self.course(run_id)
+        self._control(lambda now: self.store.resume(run_id, now=now, course=course))
         self._poke()
         return self.store.run(run_id)
 
@@ -330,6 +349,25 @@ class Engine:
         self.waiters.ended([(run, RunEnd(state=RunState.CANCELED)) for run in canceled])
         self._poke()
         return self.store.run(run_id)
+
+    def skip(self, run_id: str, node: str) -> RunRow:
+        course = self.course(run_id)
+        id = _node_id(course, node)
+        self._control(lambda now: self.store.skip(run_id, id, course=course, now=now))
+        self._poke()
+        return self.store.run(run_id)
+
+    def reattempt(self, run_id: str, node: str) -> RunRow:
+        course = self.course(run_id)
+        id = _node_id(course, node)
+        self._control(lambda now: self.store.reattempt(run_id, id, course=course, now=now))
+        self._poke()
+        return self.store.run(run_id)
+
+    def course(self, run_id: str) -> Course | None:
+        """By what graph a run goes on; None for a durable function."""
+        row = self.row(run_id)
+        return None if row.kind == "function" else self.services.courses.of_row(row)
 
     def _control(self, verb: Callable[[int], Any]) -> Any:
         _ = self.services
@@ -386,10 +424,8 @@ class Engine:
 
     def returns(self, type: str) -> Any:
         """The type that a run's result is decoded to."""
-        try:
-            return self.registry.workflow(type).returns
-        except UnknownDefinition:
-            return Any
+        found = self.registry.find(type)
+        return found.returns if isinstance(found, FunctionWorkflow) else Any
 
     # Fork
 
@@ -397,6 +433,11 @@ class Engine:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
         return plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+
+
+def _node_id(course: Course | None, node: str) -> str:
+    """The id of a node that somebody names by id or by name; of one that is gone, what they say."""
+    return node if course is None else course.graph.find(node) or node
 
 
 def _run_error(row: RunRow, text: str | None) -> Exception:

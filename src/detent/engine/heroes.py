@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -42,6 +44,24 @@ class Heroes:
             f"app.hero({type(hero).__name__}, key=lambda it: it.id), or pass a (type, id) pair"
         )
 
+    def load(self, type: str, id: str) -> Any:
+        """The hero of that name; None where it is gone.
+
+        One that was given as a (type, id) pair, or has no `load`, is that name itself.
+        """
+        for name, _, load in self._known.values():
+            if name == type and load is not None:
+                return load(id)
+        return load_model(type, id)
+
+
+@dataclass(frozen=True, slots=True)
+class Hero:
+    """A hero that the app only knows by name."""
+
+    type: str
+    id: str
+
 
 def _model_identity(hero: Any) -> tuple[str, str] | None:
     """The name of a Django or SQLAlchemy object, without importing either."""
@@ -53,3 +73,15 @@ def _model_identity(hero: Any) -> tuple[str, str] | None:
     if state is not None and identity:
         return type(hero).__name__, ",".join(map(str, identity))
     return None
+
+
+def load_model(type: str, id: str) -> Any:
+    """A Django object by its label and key; whatever else is only a name."""
+    apps = sys.modules.get("django.apps")
+    if apps is not None and "." in type:
+        try:
+            model = apps.apps.get_model(type)
+        except LookupError:
+            return Hero(type, id)
+        return model._base_manager.filter(pk=id).first()
+    return Hero(type, id)

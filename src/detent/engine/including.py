@@ -6,35 +6,61 @@ from collections.abc import Iterable
 from types import CodeType, ModuleType
 from typing import Any
 
+from ..blueprint import Blueprint
 from ..errors import DefinitionError
 from ..functions import Definition, Step
+from ..graphs import Graph, plan_of
+from ..runtime.registry import Served
 
 
-def collect(include: Iterable[Any]) -> list[Definition[Any, Any]]:
+def collect(include: Iterable[Any]) -> list[Served]:
     """The definitions of an app: those given, those of modules given, and those that they call."""
-    found: dict[str, Definition[Any, Any]] = {}
+    found: dict[str, Served] = {}
     todo: list[Any] = list(include)
     while todo:
         item = todo.pop(0)
         if isinstance(item, ModuleType):
-            todo += [value for value in vars(item).values() if isinstance(value, Definition)]
-        elif isinstance(item, Definition):
-            known = found.get(item.name)
-            if known is item:
-                continue
-            if known is not None:
-                raise DefinitionError(
-                    f"two definitions are called {item.name!r}: {_place(known)} and {_place(item)}; "
-                    f"give one of them another name, @{item.kind}(id=...)"
+            todo += [value for value in vars(item).values() if _of_module(value)]
+            continue
+        if isinstance(item, Graph):
+            todo += item.jobs.values()
+            continue
+        served = plan_of(item) or item
+        if not isinstance(served, Definition | Blueprint):
+            raise DefinitionError(
+                f"include takes workflows, classes, templates, steps and modules, not {item!r}"
+            )
+        known = found.get(served.name)
+        if known is served:
+            continue
+        if known is not None:
+            raise DefinitionError(
+                f"two definitions are called {served.name!r}: {_place(known)} and {_place(served)}; "
+                f"give one of them another name, "
+                + (
+                    "class ...(Workflow, name=...)"
+                    if isinstance(served, Blueprint)
+                    else f"@{served.kind}(id=...)"
                 )
-            found[item.name] = item
-            todo += _mentioned(item)
-        else:
-            raise DefinitionError(f"include takes workflows, steps and modules, not {item!r}")
+            )
+        if isinstance(served, Step) and served.is_method:
+            raise DefinitionError(f"{served!r} is a method; include its class")
+        found[served.name] = served
+        todo += _mentioned(served) if isinstance(served, Definition) else _jobs(served)
     return list(found.values())
 
 
-def _mentioned(definition: Definition[Any, Any]) -> list[Definition[Any, Any]]:
+def _of_module(value: Any) -> bool:
+    plan = plan_of(value)
+    return isinstance(value, Definition) or (plan is not None and not plan.abstract)
+
+
+def _jobs(plan: Blueprint) -> list[Any]:
+    """What a class names as jobs."""
+    return [node.options.job for node in plan.nodes.values() if node.options.job is not None]
+
+
+def _mentioned(definition: Definition[Any, Any]) -> list[Any]:
     """Steps and workflows that a definition's code names, so that they need not be listed one by one."""
     function = definition.function
     code: CodeType | None = getattr(function, "__code__", None)
@@ -49,7 +75,7 @@ def _mentioned(definition: Definition[Any, Any]) -> list[Definition[Any, Any]]:
                 continue
     if isinstance(definition, Step) and definition.compensation is not None:
         found.append(definition.compensation)
-    return [value for value in found if isinstance(value, Definition)]
+    return [value for value in found if _of_module(value)]
 
 
 def _names(code: CodeType) -> Iterable[str]:
@@ -59,5 +85,6 @@ def _names(code: CodeType) -> Iterable[str]:
             yield from _names(constant)
 
 
-def _place(definition: Definition[Any, Any]) -> str:
-    return f"{definition.__module__}.{definition.__qualname__}"
+def _place(served: Served) -> str:
+    of: Any = served.cls if isinstance(served, Blueprint) else served
+    return f"{of.__module__}.{of.__qualname__}"

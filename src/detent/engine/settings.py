@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..clock import Clock, SystemClock
+from ..context import Context
 from ..errors import ConfigurationError
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..serialization import DEFAULT_MAX_PAYLOAD, Transform
@@ -29,6 +30,8 @@ class Settings:
     max_payload: int = DEFAULT_MAX_PAYLOAD
     pool_size: int = 10
     transform: Transform | None = None
+    on_error: Callable[[BaseException, Context], None] | None = None
+    missing_after: timedelta = timedelta(minutes=1)
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:

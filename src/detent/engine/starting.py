@@ -8,16 +8,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
 from ..errors import ConfigurationError, DefinitionError, UnknownDefinition, UnknownQueue
 from ..functions import FunctionWorkflow, Step
+from ..graphs import Graph, Template, plan_of
 from ..ids import uuid7
 from ..kernel import model
 from ..kernel.fork import kept_for_fork
-from ..kernel.model import NewRun, RunRow, RunState, Start
-from ..runtime.calls import encode_call
-from ..runtime.services import Registry, Services
+from ..kernel.model import NewRun, RunEnd, RunRow, RunState, Start
+from ..runtime.beginning import Startable, Terms, begin
+from ..runtime.registry import Registry
+from ..runtime.services import Services
 from ..runtime.spawning import fitting_id, new_run
 from .settings import Options
 
@@ -32,33 +35,48 @@ def plan_runs(
     hero: tuple[str, str] | None,
 ) -> Start:
     """The operation that begins a run for each call; nothing is leased yet."""
-    workflow = _included(services.registry, definition)
-    frame = current_frame(workflow.name)
+    startable = _included(services.registry, definition)
+    name = startable.name
+    frame = current_frame(name)
     if frame is not None:
         frame.drive(frame.checkpoint())  # what the workflow took from the outside world is durable first
-    queue = declared_queue(options.queue or workflow.queue or services.queues[0], services.queues)
-    priority = options.priority if options.priority is not None else workflow.priority or 0
+    queue = declared_queue(
+        options.queue or _default(startable, "queue") or services.queues[0], services.queues
+    )
+    priority = options.priority if options.priority is not None else _default(startable, "priority") or 0
     now = services.clock.now()
     due = None if options.delay is None else now + span_micros(options.delay)
     deadline = _deadline(options.deadline, now)
     if options.id is not None and len(calls) != 1:
         raise ConfigurationError("an id names one run; start_many() starts several")
-    start = Start(runs=[], executions=[], chosen=options.id is not None)
+    all_of_them = Start(runs=[], executions=[], chosen=options.id is not None)
     for args, kwargs in calls:
-        args, kwargs = workflow.without_context(args, kwargs)
-        workflow.check_arguments(args, kwargs)
-        id, repeats = (options.id, True) if options.id is not None else _run_id(workflow.name)
-        text = encode_call(services.codec, f"the input of {workflow.name!r}", args, kwargs)
-        run, main = new_run(
-            workflow, _check_id(id), text, queue=queue, priority=priority, now=now, due=due, deadline=deadline
-        )
+        id, repeats = (options.id, True) if options.id is not None else _run_id(name)
+        terms = Terms(id=_check_id(id), queue=queue, priority=priority, now=now, due=due, deadline=deadline)
+        start = begin(services.codec, startable, args, kwargs, terms)
+        _check_queues(start, services.queues)
         if hero is not None:
-            run.hero_type, run.hero_id = hero
-            run.exclusive = int(not options.allow_multiple)
-        start.chosen = start.chosen or repeats
-        start.runs.append(run)
-        start.executions.append(main)
-    return start
+            for run in start.runs:
+                run.hero_type, run.hero_id = hero
+                run.exclusive = int(not options.allow_multiple)
+        all_of_them.chosen = all_of_them.chosen or repeats
+        for field in ("runs", "executions", "graphs", "ended", "readiness"):
+            getattr(all_of_them, field).extend(getattr(start, field))
+        all_of_them.ends.update(start.ends)
+    return all_of_them
+
+
+def _check_queues(start: Start, declared: tuple[str, ...]) -> None:
+    """Nodes may name queues of their own; the roots are looked at here, all others when the app is made."""
+    for row in start.executions:
+        declared_queue(row.queue, declared)
+
+
+def _default(startable: Startable, name: str) -> Any:
+    """What the definition itself says."""
+    if isinstance(startable, Blueprint):
+        return startable.job_option(name)
+    return getattr(startable, name, None)
 
 
 def plan_fork(
@@ -76,16 +94,33 @@ def plan_fork(
     return Start(runs=[run], executions=[main], steps=copies, chosen=chosen, remote=True)
 
 
-def _included(registry: Registry, definition: Any) -> FunctionWorkflow[Any, Any]:
+def _included(registry: Registry, definition: Any) -> Startable:
+    """What is to be started, if the app serves it."""
     if isinstance(definition, str):
-        return registry.workflow(definition)
+        found = registry.find(definition)
+        if found is None or isinstance(found, Step):
+            raise UnknownDefinition(definition)
+        return found
+    if isinstance(definition, Graph):
+        definition.check()
+        for name, job in definition.jobs.items():
+            if registry.find(name) is not (plan_of(job) or job):
+                raise UnknownDefinition(name)
+        return definition
+    plan = plan_of(definition)
+    if plan is not None:
+        _ = plan.graph
+    served: Any = plan or definition
     if isinstance(definition, Step):
         raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")
-    if not isinstance(definition, FunctionWorkflow):
-        raise DefinitionError(f"app.start() takes a workflow, not {definition!r}; decorate it with @workflow")
-    if definition not in registry:
-        raise UnknownDefinition(definition.name)
-    return definition
+    if not isinstance(served, FunctionWorkflow | Template | Blueprint):
+        raise DefinitionError(
+            f"app.start() takes a workflow, a Workflow class, a graph or a template, not {definition!r}; "
+            f"decorate a function with @workflow"
+        )
+    if served not in registry:
+        raise UnknownDefinition(served.name)
+    return served
 
 
 def declared_queue(queue: str, declared: tuple[str, ...]) -> str:
@@ -127,18 +162,18 @@ def _deadline(deadline: timedelta | datetime | None, now: int) -> int | None:
     return now + span_micros(deadline) if isinstance(deadline, timedelta) else to_micros(deadline)
 
 
-def fresh_row(run: NewRun, performing: bool) -> RunRow:
+def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRow:
     """A run that was just begun, as it would be read."""
     return RunRow(
         id=run.id,
         type=run.type,
         kind=run.kind,
-        state=RunState.READY,
+        state=RunState.READY if end is None else end.state,
         queue=run.queue,
         priority=run.priority,
         input=run.input,
-        result=None,
-        error=None,
+        result=None if end is None else end.result,
+        error=None if end is None else end.error,
         parent=run.parent,
         parent_key=run.parent_key,
         hero_type=run.hero_type,
@@ -147,5 +182,7 @@ def fresh_row(run: NewRun, performing: bool) -> RunRow:
         forked_from=run.forked_from,
         created_at=run.created_at,
         finished_at=None,
+        signature=run.signature,
+        frozen_at=run.frozen_at,
         performing=int(performing),
     )

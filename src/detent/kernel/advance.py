@@ -63,6 +63,7 @@ class RunFacts:
     precedence: int
     now: int
     methods: bool  # its nodes are methods of a class
+    deadline: int | None = None
     held: bool = False  # the run is paused: nothing new may be claimed
 
 
@@ -87,6 +88,7 @@ class Course:
             precedence=-claimed.run_priority,
             now=now,
             methods=self.methods,
+            deadline=claimed.deadline,
             held=held,
         )
 
@@ -289,6 +291,8 @@ class Advance:
     def _execution(self, id: str, node: Node, text: str | None) -> NewExecution:
         facts = self.facts
         due = facts.now + round((node.wait or 0) * SECOND)
+        if facts.deadline is not None:
+            due = min(due, max(facts.deadline, facts.now))  # then it is looked at, and the run ends
         return NewExecution(
             run_id=facts.id,
             node=id,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from ..errors import DefinitionError, PayloadError
@@ -68,6 +69,114 @@ class Retry:
         except OverflowError:  # factor ** 1024: far beyond any `longest`
             return self.longest
 
+
+# What a policy does about an exception in a node of a graph.
+NODE_ACTIONS = ("pause", "cancel", "skip", "reattempt")
+MAX_REATTEMPTS = 100
+
+Matcher = type[BaseException] | str | Callable[[BaseException], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionPolicy:
+    """What a node does about an exception.
+
+        @step(on_exception=ExceptionPolicy("reattempt", on=("httpx.HTTPError",), max_reattempts=5))
+        def charge(self) -> None: ...
+
+    `on` takes classes, dotted names of classes (which need not be imported), and
+    callables that are given the error; without it the policy is for every exception.
+    A reattempt comes after `wait`, or after waits that grow by `backoff`; when
+    `max_reattempts` are used up, `then` is done.
+    """
+
+    action: str
+    on: tuple[Matcher, ...] = ()
+    max_reattempts: int = MAX_REATTEMPTS
+    wait: timedelta | None = None
+    backoff: Retry | None = None
+    then: str = "pause"
+
+    def __post_init__(self) -> None:
+        given: object = self.on
+        object.__setattr__(self, "on", tuple(given) if isinstance(given, tuple | list) else (given,))
+        if self.action not in NODE_ACTIONS:
+            raise DefinitionError(
+                f"on_exception={self.action!r}: it is one of {', '.join(NODE_ACTIONS)}, or an ExceptionPolicy"
+            )
+        if self.then not in NODE_ACTIONS or self.then == "reattempt":
+            raise DefinitionError(f"then={self.then!r}: it is one of pause, cancel, skip")
+        for matcher in self.on:
+            by_class = isinstance(matcher, type) and issubclass(matcher, BaseException)
+            if not by_class and (
+                isinstance(matcher, type) or not (isinstance(matcher, str) or callable(matcher))
+            ):
+                raise DefinitionError(
+                    f"on={matcher!r}: a policy is for exception classes, dotted names of them, or callables"
+                )
+        if self.action != "reattempt" and (self.wait is not None or self.backoff is not None):
+            raise DefinitionError(
+                f"action={self.action!r} does not wait: wait and backoff are for reattempts"
+            )
+        if self.wait is not None and self.backoff is not None:
+            raise DefinitionError("a policy waits the same each time (wait) or longer and longer (backoff)")
+        if self.wait is not None and self.wait < timedelta():
+            raise DefinitionError(f"wait={self.wait}: a wait cannot be negative")
+        if self.max_reattempts < 0:
+            raise DefinitionError(f"max_reattempts={self.max_reattempts}: it cannot be negative")
+
+    @property
+    def blanket(self) -> bool:
+        return not self.on
+
+    def matches(self, error: BaseException) -> bool:
+        """Whether this policy is for that error."""
+        return self.blanket or any(_matches(matcher, error) for matcher in self.on)
+
+    def decide(self, error: BaseException, failures: int) -> tuple[str, Retry | None]:
+        """What to do after so many reattempts by exception; with a reattempt, how its wait is computed."""
+        if self.action != "reattempt":
+            return self.action, None
+        if failures >= self.max_reattempts or isinstance(error, PayloadError):
+            return self.then, None
+        if self.wait is not None:
+            return "reattempt", Retry(attempts=failures + 2, first=self.wait, factor=1, longest=self.wait)
+        backoff = self.backoff or Retry()
+        return "reattempt", replace(backoff, attempts=failures + 2, on=(BaseException,), never_on=())
+
+
+def _matches(matcher: Matcher, error: BaseException) -> bool:
+    if isinstance(matcher, str):
+        # By name, through its ancestry: the module need not be imported, or exist, before it is raised.
+        return any(f"{cls.__module__}.{cls.__qualname__}" == matcher for cls in type(error).__mro__)
+    if isinstance(matcher, type):
+        return isinstance(error, matcher)
+    try:
+        return bool(matcher(error))
+    except Exception as broken:
+        error.add_note(f"(a matcher of on_exception raised {type(broken).__name__}: {broken})")
+        return False
+
+
+def choose(
+    error: BaseException,
+    own: Sequence[ExceptionPolicy],
+    inherited: Sequence[ExceptionPolicy],
+) -> ExceptionPolicy:
+    """The policy for an error: the node's own, then the class's for that error, then its blanket, then pause.
+
+    `inherited` is in the order of precedence: the latest first, a subclass before its parent.
+    """
+    for policy in own:
+        if policy.matches(error):
+            return policy
+    for policy in inherited:
+        if not policy.blanket and policy.matches(error):
+            return policy
+    return next((policy for policy in inherited if policy.blanket), PAUSE)
+
+
+PAUSE = ExceptionPolicy("pause")
 
 NO_RETRY = Retry(attempts=1)
 # `on_exception="reattempt"` without a policy of its own.

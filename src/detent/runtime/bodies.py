@@ -48,7 +48,7 @@ async def acall(services: Services, body: Body) -> Any:
 def given(step: Step[Any, Any], context: Context, args: tuple[Any, ...], tx: Any = None) -> tuple[Any, ...]:
     """The arguments with what the engine gives: the context, the transaction."""
     if step.transactional:
-        args = (tx, *args)
+        args = (args[0], tx, *args[1:]) if step.is_method else (tx, *args)
     return (context, *args) if step.wants_context else args
 
 

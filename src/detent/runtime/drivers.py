@@ -17,7 +17,7 @@ from ..commit import FIRST_WAIT, LONGEST_WAIT
 from ..context import Routine, Suspended
 from ..stores.base import Trouble
 from .bodies import acall, call
-from .requests import Body, Commit, MainBody, Pause, Read, Wait
+from .requests import Ask, Body, Commit, MainBody, Pause, Read, Wait
 from .services import Services
 
 T = TypeVar("T")
@@ -50,6 +50,8 @@ def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
         return call(services, request)
     if isinstance(request, Read):
         return _read(services, request)
+    if isinstance(request, Ask):
+        return request.function()
     if isinstance(request, Wait):
         waits.append(request)
         raise Suspended
@@ -210,6 +212,9 @@ async def _aperform(services: Services, request: Any) -> Any:
         return await asyncio.wrap_future(
             services.threads.submit(lambda: context.run(_read, services, request))
         )
+    if isinstance(request, Ask):
+        context, ask = contextvars.copy_context(), request.function
+        return await asyncio.wrap_future(services.threads.submit(lambda: context.run(ask)))
     if isinstance(request, Pause):
         return await asyncio.sleep(request.seconds)
     raise TypeError(f"no driver performs {request!r}")

@@ -36,6 +36,7 @@ class Frame(FrameCore):
         steps: Iterable[model.Step] = (),
     ) -> None:
         super().__init__(services, claimed, definition, steps)
+        self.is_async = definition.is_async
         self.waits: list[Wait] = []  # what the run was put down for
         self.loop_thread: int | None = None
         self.branches: set[asyncio.Task[Any]] = set()

@@ -31,6 +31,13 @@ class Read:
 
 
 @dataclass(slots=True)
+class Ask:
+    """Call a function of the user's that may block; the reply is what it returns."""
+
+    function: Callable[[], Any]
+
+
+@dataclass(slots=True)
 class Body:
     """Call a step's function; the reply is what it returns."""
 

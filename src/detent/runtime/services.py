@@ -15,47 +15,15 @@ import msgspec
 
 from ..clock import Clock
 from ..commit import Committer
+from ..context import Context
 from ..errors import UnknownDefinition
-from ..functions import Definition, FunctionWorkflow, Step
+from ..functions import Definition
 from ..kernel.model import Claimed, HistoryEvent, Lease, Note
 from ..serialization import Codec
 from ..stores.sql import SqlStore
+from .courses import Courses
 from .processes import Processes
-
-
-class Registry:
-    """The definitions that an app serves, by name."""
-
-    def __init__(self, definitions: Iterable[Definition[Any, Any]]) -> None:
-        self._found: dict[str, Definition[Any, Any]] = {}
-        self.names: tuple[str, ...] = ()
-        self.add(definitions)
-
-    def add(self, definitions: Iterable[Definition[Any, Any]]) -> None:
-        self._found.update({definition.name: definition for definition in definitions})
-        self.names = tuple(sorted(self._found))
-
-    def __contains__(self, definition: Definition[Any, Any]) -> bool:
-        return self._found.get(definition.name) is definition
-
-    @property
-    def workflows(self) -> list[str]:
-        return [name for name in self.names if isinstance(self._found[name], FunctionWorkflow)]
-
-    def knows(self, name: str) -> bool:
-        return name in self._found
-
-    def workflow(self, name: str) -> FunctionWorkflow[Any, Any]:
-        found = self._found.get(name)
-        if not isinstance(found, FunctionWorkflow):
-            raise UnknownDefinition(name)
-        return found
-
-    def step(self, name: str) -> Step[Any, Any]:
-        found = self._found.get(name)
-        if not isinstance(found, Step):
-            raise UnknownDefinition(name)
-        return found
+from .registry import Heroes, Registry
 
 
 class Local(Protocol):
@@ -193,10 +161,15 @@ class Services:
     codec: Codec
     registry: Registry
     queues: tuple[str, ...]
+    heroes: Heroes
     local: Local | None = None
+    on_error: Callable[[BaseException, Context], None] | None = None
     loop: Loop = field(default_factory=Loop)
     threads: Threads = field(default_factory=lambda: Threads("detent-step"))
     processes: Processes = field(default_factory=Processes)
+
+    def __post_init__(self) -> None:
+        self.courses = Courses(self.store, self.codec, self.registry)
 
     def require(self, definition: Definition[Any, Any]) -> None:
         """Raise unless the app serves this very definition."""

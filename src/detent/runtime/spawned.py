@@ -31,23 +31,26 @@ _ACTIONS = {
 }
 
 
-class SpawnedStep:
-    """One attempt at a spawned step; also what its context asks (context.StepBackend)."""
+class Work:
+    """One attempt at something that has an execution of its own; also what its context asks."""
+
+    is_async = False
 
     def __init__(
-        self, services: Services, claimed: Claimed, step: Step[Any, Any], steps: Iterable[model.Step]
+        self, services: Services, claimed: Claimed, name: str, steps: Iterable[model.Step] = ()
     ) -> None:
         self.services = services
         self.claimed = claimed
-        self.step = step
-        self.interrupt: str | None = "canceled" if claimed.run_state == "canceled" else None
+        self.interrupt: str | None = (
+            claimed.run_state if claimed.run_state in ("paused", "canceled") else None
+        )
         self.live = True
         self.waits: list[Wait] = []
         self._places = {entry.key: entry.progress for entry in steps if entry.kind == "progress"}
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
-        self.context = Context(info, step.name, claimed.node, claimed.attempt, self)
+        self.context = Context(info, name, claimed.node, claimed.attempt, self)
 
     def run(self) -> None:
         """Run it in this thread."""
@@ -57,6 +60,77 @@ class SpawnedStep:
         """Run it on this loop."""
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         await adrive_main(self.services, self._routine(), self.waits, _no_main)
+
+    def _routine(self) -> Routine[None]:
+        """From here to its end."""
+        raise NotImplementedError
+
+    def _now(self) -> int:
+        return self.services.clock.now()
+
+    # From other threads
+
+    def told(self, state: str | None = None) -> None:
+        if state is not None:
+            self.interrupt = state
+        if self.interrupt == "canceled" and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def abandon(self) -> None:
+        self.live = False
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    # What the step's context asks
+
+    def interrupted(self) -> str | None:
+        return self.interrupt
+
+    def heartbeat(self, step: Context) -> None:
+        """The execution's row shows it as executing already."""
+
+    def load_progress(self, step: Context, loop: int) -> str | None:
+        return self._places.get(progress_key(step.key, loop))
+
+    def save_progress(self, step: Context, loop: int, text: str) -> None:
+        if in_transaction.get():
+            return  # what was done for this item is rolled back with the rest
+        self._check(self.services.committer.run(self._place(loop, text), forever=True))
+
+    async def asave_progress(self, step: Context, loop: int, text: str) -> None:
+        if in_transaction.get():
+            return
+        self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
+
+    def _place(self, loop: int, text: str) -> Record:
+        place = model.Step(
+            run_id=self.claimed.run_id,
+            key=progress_key(self.claimed.node, loop),
+            seq=0,
+            kind="progress",
+            name=self.context.name,
+            state=StepState.WAITING,
+            written_by=self.claimed.attempt,
+            progress=text,
+        )
+        return Record(worker=self.claimed.worker, run_id=self.claimed.run_id, steps=[place])
+
+    def _check(self, answer: Verdict) -> None:
+        if answer is not Verdict.APPLIED:
+            raise Abandoned
+
+
+class SpawnedStep(Work):
+    """One attempt at a spawned step of a durable function."""
+
+    def __init__(
+        self, services: Services, claimed: Claimed, step: Step[Any, Any], steps: Iterable[model.Step]
+    ) -> None:
+        super().__init__(services, claimed, step.name, steps)
+        self.step = step
+        self.is_async = step.is_async
+        if self.interrupt == "paused":
+            self.interrupt = None  # it was claimed before: it ends, and is recorded
 
     def _routine(self) -> Routine[None]:
         try:
@@ -131,60 +205,6 @@ class SpawnedStep:
             now=ending.now,
             plan=settle(self.claimed, ending),
         )
-
-    def _now(self) -> int:
-        return self.services.clock.now()
-
-    # From other threads
-
-    def told(self, state: str | None = None) -> None:
-        if state is not None:
-            self.interrupt = state
-        if self.interrupt == "canceled" and self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-
-    def abandon(self) -> None:
-        self.live = False
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-
-    # What the step's context asks
-
-    def interrupted(self) -> str | None:
-        return self.interrupt
-
-    def heartbeat(self, step: Context) -> None:
-        """The execution's row shows it as executing already."""
-
-    def load_progress(self, step: Context, loop: int) -> str | None:
-        return self._places.get(progress_key(step.key, loop))
-
-    def save_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
-            return  # what was done for this item is rolled back with the rest
-        self._check(self.services.committer.run(self._place(loop, text), forever=True))
-
-    async def asave_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
-            return
-        self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
-
-    def _place(self, loop: int, text: str) -> Record:
-        place = model.Step(
-            run_id=self.claimed.run_id,
-            key=progress_key(self.claimed.node, loop),
-            seq=0,
-            kind="progress",
-            name=self.step.name,
-            state=StepState.WAITING,
-            written_by=self.claimed.attempt,
-            progress=text,
-        )
-        return Record(worker=self.claimed.worker, run_id=self.claimed.run_id, steps=[place])
-
-    def _check(self, answer: Verdict) -> None:
-        if answer is not Verdict.APPLIED:
-            raise Abandoned
 
 
 async def _no_main(request: MainBody) -> Any:

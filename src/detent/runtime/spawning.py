@@ -233,6 +233,13 @@ def claimed_of(row: NewExecution, run: NewRun | None, parent: Claimed | None) ->
         deadline=of.deadline if of else (parent.deadline if parent else None),
         forked_from=of.forked_from if of else (parent.forked_from if parent else None),
         started_at=row.started_at,
+        run_kind=of.kind if of else (parent.run_kind if parent else "function"),
+        run_queue=of.queue if of else (parent.run_queue if parent else ""),
+        run_priority=of.priority if of else (parent.run_priority if parent else 0),
+        hero_type=of.hero_type if of else (parent.hero_type if parent else None),
+        hero_id=of.hero_id if of else (parent.hero_id if parent else None),
+        signature=of.signature if of else (parent.signature if parent else None),
+        frozen_at=of.frozen_at if of else (parent.frozen_at if parent else None),
     )
 
 

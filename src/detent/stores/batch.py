@@ -254,21 +254,27 @@ def _start(op: Start, seen: Seen, changes: Changes) -> list[Started] | Exception
     for run in op.runs:
         if run.id in fresh:
             known[run.id] = (run.type, run.input)
-            changes.runs.append(run)
+    _begin(op, fresh, seen, changes)
+    return [Started(id=run.id, created=run.id in fresh) for run in op.runs]
+
+
+def _begin(op: Start, fresh: set[str], seen: Seen, changes: Changes) -> None:
+    """Write down those of the runs that are not there already."""
+    changes.runs += [run for run in op.runs if run.id in fresh]
     changes.executions += [_leased(row, seen) for row in op.executions if row.run_id in fresh]
     for step in op.steps:
         if step.run_id in fresh:
             changes.step(step)
-    changes.graphs += op.graphs
+    changes.graphs += [part for part in op.graphs if part.run_id in fresh]
     changes.ended += [row for row in op.ended if row.run_id in fresh]
     changes.counts.update({(row.run_id, row.node): row for row in op.readiness if row.run_id in fresh})
     for run_id, end in op.ends.items():
         if run_id in fresh:
-            changes.now = max(changes.now, op.runs[0].created_at)
-            end_run(run_id, end, op.runs[0].created_at, changes)
+            now = op.runs[0].created_at
+            changes.now = max(changes.now, now)
+            end_run(run_id, end, now, changes)
             if RunState(end.state).final:
                 changes.finished.add(run_id)
-    return [Started(id=run.id, created=run.id in fresh) for run in op.runs]
 
 
 def _leased(row: NewExecution, seen: Seen) -> NewExecution:
@@ -290,8 +296,7 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
         held = state == RunState.PAUSED and row.state != ExecutionState.EXECUTING
         changes.executions.append(replace(row, state=ExecutionState.HELD) if held else row)
     if op.children is not None:
-        changes.runs += op.children.runs
-        changes.executions += op.children.executions
+        _begin(op.children, {run.id for run in op.children.runs}, seen, changes)
     changes.consumed += [{"seq": seq} for seq in op.consume]
     return Verdict.APPLIED
 

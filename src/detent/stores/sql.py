@@ -301,12 +301,15 @@ class SqlStore:
     # Reads
 
     def run(self, run_id: str) -> RunRow:
+        row = self.find_run(run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        return row
+
+    def find_run(self, run_id: str) -> RunRow | None:
         with self._reading() as tx:
             rows = tx.query(tx.sql.run, id=run_id)
-        if not rows:
-            raise RunNotFound(run_id)
-        row: RunRow = rows_to(RunRow, rows)[0]
-        return row
+        return rows_to(RunRow, rows)[0] if rows else None
 
     def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
         """The newest runs that fit all filters (see RUN_FILTERS)."""

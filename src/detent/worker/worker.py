@@ -21,14 +21,17 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from ..ids import uuid7
 from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
 from ..kernel.settle import Ending, Outcome, settle
 from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
 from ..runtime.mains import arun_main, key_of, run_main
+from ..runtime.nodes import node_work
 from ..runtime.services import Services
-from ..runtime.spawned import SpawnedStep
+from ..runtime.spawned import SpawnedStep, Work
 from ..stores.base import Trouble
 from .heart import Heart
 
@@ -60,7 +63,7 @@ class Worker:
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
-        self._running: dict[tuple[str, str], Frame | SpawnedStep] = {}
+        self._running: dict[tuple[str, str], Frame | Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._poked = threading.Event()
         self._idle = threading.Condition(self._guard)
@@ -139,7 +142,8 @@ class Worker:
         return queue in self._queues and self._services.registry.knows(job)
 
     def holds(self, run_id: str) -> bool:
-        return (run_id, "main") in self._running
+        with self._guard:
+            return any(run == run_id for run, _ in self._running)
 
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
@@ -169,28 +173,29 @@ class Worker:
 
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
         """Begin to execute what is leased to us; each holds a slot already."""
-        on_loop: list[Frame | SpawnedStep] = []
+        on_loop: list[Frame | Work] = []
         for item in claimed:
             work = self._prepare(item, (journals or {}).get(item.run_id, []))
             with self._guard:
                 self._running[item.run_id, item.node] = work
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
-            definition = work.definition if isinstance(work, Frame) else work.step
-            if definition.is_async:
+            if work.is_async:
                 on_loop.append(work)
             else:
                 self._services.threads.submit(partial(contextvars.Context().run, self._run, work))
         if on_loop:
             self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
 
-    def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | SpawnedStep:
+    def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | Work:
         registry = self._services.registry
         if item.kind == "main":
             return Frame(self._services, item, registry.workflow(item.job), steps)
+        if item.kind == "node":
+            return node_work(self._services, item, steps)
         return SpawnedStep(self._services, item, registry.step(item.job), steps)
 
-    def _begin(self, work: list[Frame | SpawnedStep]) -> None:
+    def _begin(self, work: list[Frame | Work]) -> None:
         """On the loop."""
         loop = asyncio.get_running_loop()
         for item in work:
@@ -198,7 +203,7 @@ class Worker:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _run(self, work: Frame | SpawnedStep) -> None:
+    def _run(self, work: Frame | Work) -> None:
         try:
             if isinstance(work, Frame):
                 run_main(work)
@@ -209,7 +214,7 @@ class Worker:
         finally:
             self._done(work)
 
-    async def _arun(self, work: Frame | SpawnedStep) -> None:
+    async def _arun(self, work: Frame | Work) -> None:
         try:
             if isinstance(work, Frame):
                 await arun_main(work)
@@ -220,7 +225,7 @@ class Worker:
         finally:
             self._done(work)
 
-    def _broken(self, work: Frame | SpawnedStep, error: BaseException) -> None:
+    def _broken(self, work: Frame | Work, error: BaseException) -> None:
         """An error of ours, or one like SystemExit: the run is paused rather than left hanging."""
         claimed = work.claimed
         if self._draining or isinstance(error, asyncio.CancelledError):
@@ -234,7 +239,7 @@ class Worker:
             Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
         )
 
-    def _done(self, work: Frame | SpawnedStep) -> None:
+    def _done(self, work: Frame | Work) -> None:
         key = (work.claimed.run_id, work.claimed.node)
         with self._guard:
             if self._running.get(key) is work:
@@ -388,4 +393,5 @@ class Worker:
             started_at=now,
             beat_at=now,
             lease_until=now + self._lease,
+            jobs=msgspec.json.encode(self._services.registry.names).decode(),
         )

@@ -1,0 +1,346 @@
+"""What a workflow class declares, gathered and compiled when its body ends.
+
+The chain is resolved late (`PREVIOUS`), every name is looked up, and the graph is made.
+Whatever is wrong is said here, with the node, its source line and what to write instead.
+A subclass begins with what its parents declared and never changes them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from types import FunctionType
+from typing import Any, ClassVar
+
+from .declaring import PREVIOUS, check_condition
+from .errors import DefinitionError
+from .functions import Step, StepMaker
+from .kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
+from .kernel.policies import ExceptionPolicy
+
+LONGEST_CLASS_NAME = 100
+ANONYMOUS = "_"
+
+
+class Body(dict[str, Any]):
+    """The body of a workflow class while it is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, Step[Any, Any] | StepMaker] = {}
+        self.anonymous: list[Step[Any, Any]] = []
+        self.conditions: list[Any] = []
+        self.policies: list[ExceptionPolicy] = []
+        self.job_options: dict[str, Any] = {}
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self.nodes:
+            raise DefinitionError(
+                f"{self.get('__qualname__')}.{name} is there twice{_place(self.nodes[name])}: "
+                f"nodes have different names; rename one of them"
+            )
+        if isinstance(value, Step) and value.is_method:
+            if name == ANONYMOUS:
+                self.anonymous.append(value)
+                self.nodes[f"{ANONYMOUS}{len(self.anonymous)}"] = value
+            else:
+                self.nodes[name] = value
+        elif isinstance(value, StepMaker):
+            if value.node.job is None:
+                raise DefinitionError(
+                    f"{self.get('__qualname__')}.{name} = step(...) has neither a method nor a job; "
+                    f"write it as a decorator, or add job=a_step"
+                )
+            self.nodes[name] = value
+        super().__setitem__(name, value)
+
+
+class Declared:
+    """A node of a class: its name, its function or job, its options."""
+
+    def __init__(self, name: str, given: Step[Any, Any] | StepMaker, owner: str) -> None:
+        self.name = name
+        self.owner = owner
+        self.options = given.node
+        self.step = given if isinstance(given, Step) else _without_method(name, given, owner)
+
+    def overridden(self, function: FunctionType) -> Declared:
+        """The same node with another method: a subclass has overridden it."""
+        again = copy.copy(self)
+        again.step = Step(
+            function,
+            retry=self.step.retry,
+            timeout=self.step.timeout,
+            transactional=self.step.transactional,
+            queue=self.step.queue,
+            priority=self.step.priority,
+            node=self.options,
+        )
+        return again
+
+    def error(self, problem: str) -> DefinitionError:
+        return DefinitionError(f"{self.owner}.{self.name}{_place(self.step)}: {problem}")
+
+
+def _without_method(name: str, maker: StepMaker, owner: str) -> Step[Any, Any]:
+    def nothing(self: Any) -> None:
+        """Its job is called instead."""
+
+    nothing.__name__ = name
+    nothing.__qualname__ = f"{owner}.{name}"
+    return maker(nothing)
+
+
+def _place(step: Any) -> str:
+    code = getattr(getattr(step, "function", None), "__code__", None)
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+
+
+class Blueprint:
+    """A workflow class, as the engine sees it: `blueprint(OrderWorkflow)`."""
+
+    kind = "workflow class"
+
+    def __init__(self, cls: type, name: str, body: Body) -> None:
+        self.cls = cls
+        self.name = name
+        self._parents = [
+            base.__dict__["__blueprint__"] for base in cls.__mro__[1:] if "__blueprint__" in base.__dict__
+        ]
+        self.own_conditions = body.conditions
+        self.own_policies = body.policies
+        self.own_job_options = body.job_options
+        self.own_nodes = self._own(body)
+        self.nodes = self._gathered()
+        self._graph = self._compiled() if self.nodes else None
+
+    def __repr__(self) -> str:
+        return f"<workflow class {self.name}>"
+
+    @property
+    def graph(self) -> Graph:
+        if self._graph is None:
+            raise DefinitionError(f"{self.name} has no nodes; decorate its methods with @step or @task")
+        return self._graph
+
+    @property
+    def abstract(self) -> bool:
+        """Whether it only serves as a parent."""
+        return self._graph is None
+
+    @cached_property
+    def cancel_conditions(self) -> list[Any]:
+        """All of them, the parents' first."""
+        return [c for each in reversed([self, *self._parents]) for c in each.own_conditions]
+
+    @cached_property
+    def policies(self) -> list[ExceptionPolicy]:
+        """In the order of precedence: the latest first, a subclass before its parent."""
+        return [p for each in [self, *self._parents] for p in reversed(each.own_policies)]
+
+    def job_option(self, name: str) -> Any:
+        return next(
+            (
+                each.own_job_options[name]
+                for each in [self, *self._parents]
+                if each.own_job_options.get(name) is not None
+            ),
+            None,
+        )
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The fields and their types; resolved when first asked for, as they may name what comes later."""
+        found: dict[str, Any] = {}
+        for base in reversed(self.cls.__mro__):
+            own = inspect.get_annotations(base) if base is not object and not _is_root(base) else {}
+            hints = typing.get_type_hints(base, include_extras=True) if own else {}
+            for name in own:
+                hint = hints.get(name, Any)
+                if typing.get_origin(hint) is not ClassVar and not name.startswith("_") and name != "hero":
+                    found[name] = hint
+        return found
+
+    def checked_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that a run is started with, defaults filled in."""
+        unknown = [name for name in given if name not in self.fields]
+        if unknown:
+            known = ", ".join(self.fields) or "none"
+            raise TypeError(f"{self.name}() has no field {unknown[0]!r}; its fields are: {known}")
+        values = {}
+        for name in self.fields:
+            if name in given:
+                values[name] = given[name]
+            elif hasattr(self.cls, name):
+                values[name] = getattr(self.cls, name)
+            else:
+                raise TypeError(f"{self.name}() needs the field {name!r}")
+        return values
+
+    def _own(self, body: Body) -> list[tuple[str, Declared]]:
+        """The nodes of this class's own body, anonymous ones with a number that goes on from the parents'."""
+        inherited = sum(
+            name.startswith("step_") and declared.step.function.__name__ in (ANONYMOUS, "<lambda>")
+            for each in self._parents
+            for name, declared in each.own_nodes
+        )
+        own = []
+        number = inherited
+        for name, given in body.nodes.items():
+            if given in body.anonymous:
+                number += 1
+                name = f"step_{number}"
+            own.append((name, Declared(name, given, self.cls.__qualname__)))
+        return own
+
+    def _gathered(self) -> dict[str, Declared]:
+        """All nodes, those of parents first; one that is declared again keeps its place."""
+        found: dict[str, Declared] = {}
+        for base in reversed(self.cls.__mro__):
+            for name, declared in self._nodes_of(base):
+                found[name] = declared
+            for name, value in vars(base).items():
+                if name in found and isinstance(value, FunctionType):
+                    found[name] = found[name].overridden(value)
+        return found
+
+    def _nodes_of(self, base: type) -> Iterator[tuple[str, Declared]]:
+        if base is self.cls:
+            yield from self.own_nodes
+        elif "__blueprint__" in vars(base):
+            yield from vars(base)["__blueprint__"].own_nodes
+        else:  # a mixin that is no Workflow
+            for name, value in vars(base).items():
+                if isinstance(value, Step) and value.is_method:
+                    yield name, Declared(name, value, base.__qualname__)
+
+    def _compiled(self) -> Graph:
+        declared = self.nodes
+        problem = name_problem(self.name)
+        if problem is not None or len(self.name) > LONGEST_CLASS_NAME or "." in self.name:
+            what = problem or f"has dots, or more than {LONGEST_CLASS_NAME} characters"
+            raise DefinitionError(
+                f"the name of workflow {self.cls.__qualname__} {what}; write class ...(Workflow, name=...)"
+            )
+        for node in declared.values():
+            _check(self.cls, node)
+        chain = _chain(declared)
+        before = dict(zip(chain[1:], chain, strict=False))
+        nodes = {}
+        for name, node in declared.items():
+            needs: dict[str, None] = {}
+            for needed in node.options.needs:
+                if needed is PREVIOUS:
+                    if not node.options.chained:
+                        raise node.error("PREVIOUS is for steps: a task has no place in the chain")
+                    if name in before:
+                        needs[before[name]] = None
+                else:
+                    needs[_resolved(node, needed, declared, "depends_on")] = None
+            if name in needs:
+                raise node.error("depends on itself; leave it out of depends_on")
+            nodes[name] = Node(
+                name=name,
+                depends_on=tuple(needs),
+                wait=node.options.seconds,
+                queue=node.step.queue or self.job_option("queue"),
+                priority=node.step.priority
+                if node.step.priority is not None
+                else self.job_option("priority"),
+            )
+        circle = find_cycle({name: node.depends_on for name, node in nodes.items()})
+        if circle:
+            raise declared[circle[0]].error(
+                f"these nodes need each other: {' -> '.join(circle)}; take one of these dependencies away"
+            )
+        return class_graph(self.name, nodes)
+
+
+def _check(cls: Any, node: Declared) -> None:
+    options = node.options
+    problem = name_problem(node.name)
+    if problem is not None:
+        raise node.error(f"its name {problem}")
+    if node.name in RESERVED:
+        raise node.error("that name belongs to Workflow itself; choose another")
+    for name in ("skip_if", "only_if"):
+        value = getattr(options, name)
+        problem = check_condition(name, value)
+        if problem is None and isinstance(value, str) and not callable(getattr(cls, value, None)):
+            problem = f"{name}={value!r}, but the class has no method of that name"
+        if problem is not None:
+            raise node.error(problem)
+    if options.skip_if is not None and options.only_if is not None:
+        raise node.error("has skip_if and only_if; one of them is enough")
+    if options.before_step is not None and options.after_step is not None:
+        raise node.error("has before_step and after_step; it stands in one place")
+    if not options.chained and (options.before_step is not None or options.after_step is not None):
+        raise node.error("is a task, which has no place in the chain; make it a step, or use depends_on")
+    if options.args is not None and options.job is None:
+        raise node.error("has args without a job; a method reads the fields of self")
+    try:
+        _ = options.seconds, options.policies
+    except DefinitionError as error:
+        raise node.error(str(error)) from None
+
+
+def _chain(declared: Mapping[str, Declared]) -> list[str]:
+    """The steps in their order: as declared, and then those that name their place."""
+    chain = [
+        name
+        for name, node in declared.items()
+        if node.options.chained and node.options.before_step is None and node.options.after_step is None
+    ]
+    placed = {name: node for name, node in declared.items() if node.options.chained and name not in chain}
+    while placed:
+        ready = next(((n, d) for n, d in placed.items() if _anchor(d, declared) in chain), None)
+        if ready is None:
+            name, node = next(iter(placed.items()))
+            anchor = _anchor(node, declared)
+            raise node.error(
+                f"stands next to {anchor!r}, which "
+                + ("is a task and has no place in the chain" if anchor not in placed else "stands next to it")
+            )
+        name, node = ready
+        place = chain.index(_anchor(node, declared)) + int(node.options.after_step is not None)
+        chain.insert(place, name)
+        del placed[name]
+    return chain
+
+
+def _anchor(node: Declared, declared: Mapping[str, Declared]) -> str:
+    option = "before_step" if node.options.before_step is not None else "after_step"
+    return _resolved(node, getattr(node.options, option), declared, option)
+
+
+def _resolved(node: Declared, given: Any, declared: Mapping[str, Declared], option: str) -> str:
+    """The name of a node that another one names: by its name, or by the function itself."""
+    if isinstance(given, str):
+        if given not in declared:
+            raise node.error(f"{option}={given!r}: there is no such node; there are {', '.join(declared)}")
+        return given
+    for name, other in declared.items():
+        if other.step is given or other.step.function is getattr(given, "function", given):
+            return name
+    raise node.error(f"{option}={given!r}: give the name of a node, or the function itself")
+
+
+def _is_root(cls: type) -> bool:
+    """Whether it is `Workflow` itself, whose annotations are no fields."""
+    return "__blueprint__" in vars(cls) and not any("__blueprint__" in vars(base) for base in cls.__mro__[1:])
+
+
+def blueprint(cls: Any) -> Blueprint:
+    """What a workflow class declares."""
+    found: Blueprint = cls.__blueprint__
+    return found
+
+
+# Names that a node cannot have: a workflow's own.
+RESERVED = frozenset(
+    "ctx run hero cancel pause skip reattempt finished before_step_starts before_step after_step around_step"
+    " may_proceed_without_hero".split()
+)

@@ -1,0 +1,74 @@
+"""What an app serves, and how it loads heroes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from ..blueprint import Blueprint
+from ..errors import UnknownDefinition
+from ..functions import Definition, FunctionWorkflow, Step
+from ..kernel.graph import AWAIT_JOB
+
+Served = Definition[Any, Any] | Blueprint
+
+
+class Registry:
+    """What an app serves, by name: functions, steps, templates, and blueprints of workflow classes."""
+
+    def __init__(self, definitions: Iterable[Served]) -> None:
+        self._found: dict[str, Served] = {}
+        self._claimable: frozenset[str] = frozenset()
+        self.names: tuple[str, ...] = ()
+        self.add(definitions)
+
+    def add(self, definitions: Iterable[Served]) -> None:
+        self._found.update({definition.name: definition for definition in definitions})
+        # A worker claims single nodes of a class: those that its code does not have it leaves to others.
+        nodes = {f"{plan.name}.{node}" for plan in self.plans for node in plan.nodes}
+        self.names = tuple(sorted({*self._found, *nodes, AWAIT_JOB}))
+        self._claimable = frozenset(self.names)
+
+    def __contains__(self, definition: Served) -> bool:
+        return self._found.get(definition.name) is definition
+
+    @property
+    def workflows(self) -> list[str]:
+        """What can be started."""
+        return sorted(name for name, found in self._found.items() if not isinstance(found, Step))
+
+    @property
+    def plans(self) -> list[Blueprint]:
+        return [found for found in self._found.values() if isinstance(found, Blueprint)]
+
+    def knows(self, name: str) -> bool:
+        return name in self._claimable
+
+    def find(self, name: str) -> Served | None:
+        return self._found.get(name)
+
+    def workflow(self, name: str) -> FunctionWorkflow[Any, Any]:
+        found = self._found.get(name)
+        if not isinstance(found, FunctionWorkflow):
+            raise UnknownDefinition(name)
+        return found
+
+    def step(self, name: str) -> Step[Any, Any]:
+        found = self._found.get(name)
+        if not isinstance(found, Step):
+            raise UnknownDefinition(name)
+        return found
+
+    def plan(self, name: str) -> Blueprint:
+        found = self._found.get(name)
+        if not isinstance(found, Blueprint):
+            raise UnknownDefinition(name)
+        return found
+
+
+class Heroes(Protocol):
+    """How the app loads the subjects of runs."""
+
+    def load(self, type: str, id: str) -> Any:
+        """The hero; None where it is gone."""
+        ...
