@@ -22,13 +22,18 @@ from .app import App, list_runs
 from .clock import span_micros, to_micros
 from .context import Context, current_frame, current_step
 from .durable import MISSING, needed_frame, span_of
-from .engine import Engine, Options
+from .engine import Engine, Options, graphs
+from .engine.graphs import NodeState
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
 from .errors import ResultTimeout
 from .functions import FunctionWorkflow
+from .graphs import Graph, Template
+from .kernel.ancestry import Broken
+from .kernel.drawing import to_dot, to_mermaid
 from .kernel.model import RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
+from .workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,14 +109,16 @@ class AsyncApp:
         self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> AsyncRun[R]: ...
     @overload
-    async def start(self, definition: str, *args: Any, **kwargs: Any) -> AsyncRun[Any]: ...
+    async def start(self, definition: Template[P], *args: P.args, **kwargs: P.kwargs) -> AsyncRun[Any]: ...
+    @overload
+    async def start(
+        self, definition: type[Workflow] | Graph | str, *args: Any, **kwargs: Any
+    ) -> AsyncRun[Any]: ...
     async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
         """Start a run; it is durable when this returns."""
         return await self.options().start(definition, *args, **kwargs)
 
-    async def start_many(
-        self, definition: FunctionWorkflow[P, Any], calls: Iterable[tuple[Any, ...]]
-    ) -> list[AsyncRun[Any]]:
+    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
         """Start a run for each tuple of arguments, all in one commit."""
         return await self.options().start_many(definition, calls)
 
@@ -283,6 +290,41 @@ class AsyncRun(RunFacts, Generic[R]):
 
     async def cancel(self, *, reason: str | None = None) -> None:
         self._row = await _in_thread(lambda: self._app.engine.cancel(self.id, reason))
+
+    async def skip(self, node: str) -> None:
+        self._row = await _in_thread(lambda: self._app.engine.skip(self.id, node))
+
+    async def reattempt(self, node: str) -> None:
+        self._row = await _in_thread(lambda: self._app.engine.reattempt(self.id, node))
+
+    async def nodes(self) -> list[NodeState]:
+        return await self._seen(graphs.nodes_of)
+
+    async def to_mermaid(self, *, fold: bool = True) -> str:
+        return to_mermaid(await self._seen(graphs.drawn_of, fold=fold))
+
+    async def to_dot(self, *, fold: bool = True) -> str:
+        return to_dot(await self._seen(graphs.drawn_of, fold=fold), self.type)
+
+    async def freeze(self) -> None:
+        await self._seen(graphs.freeze)
+        await self.refresh()
+
+    async def export_graph(self) -> str:
+        return await self._seen(graphs.export_graph)
+
+    async def import_graph(self, text: str) -> None:
+        await self._seen(graphs.import_graph, text)
+        await self.refresh()
+
+    async def verify(self) -> list[Broken]:
+        return await self._seen(graphs.verify_run)
+
+    async def _seen(self, look: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Look at the run as it is now, in a thread."""
+        engine = self._app.engine
+        row = (await self.refresh()).row
+        return await _in_thread(lambda: look(engine, row, *args, **options))
 
     async def executions(self) -> list[Execution]:
         return await _in_thread(lambda: executions_of(self._app.engine, self.id))

@@ -10,12 +10,17 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, ov
 
 from .clock import span_micros, to_micros
 from .context import Context, current_frame, current_step
-from .engine import Engine, Options, Settings
+from .engine import Engine, Options, Settings, graphs
+from .engine.graphs import NodeState
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
 from .errors import ConfigurationError, ResultTimeout
 from .functions import FunctionWorkflow
+from .graphs import Graph, Template
+from .kernel.ancestry import Broken
+from .kernel.drawing import to_dot, to_mermaid
 from .kernel.model import RunEnd, RunRow, RunState, Start
+from .workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,14 +98,22 @@ class App:
     @overload
     def start(self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
     @overload
-    def start(self, definition: str, *args: Any, **kwargs: Any) -> Run[Any]: ...
+    def start(self, definition: Template[P], *args: P.args, **kwargs: P.kwargs) -> Run[Any]: ...
+    @overload
+    def start(self, definition: type[Workflow] | Graph | str, *args: Any, **kwargs: Any) -> Run[Any]: ...
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run; it is durable when this returns."""
         return self.options().start(definition, *args, **kwargs)
 
+    @overload
     def start_many(
         self, definition: FunctionWorkflow[P, R], calls: Iterable[tuple[Any, ...]]
-    ) -> list[Run[R]]:
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: type[Workflow] | Template[P] | str, calls: Iterable[tuple[Any, ...]]
+    ) -> list[Run[Any]]: ...
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         """Start a run for each tuple of arguments, all in one commit."""
         return self.options().start_many(definition, calls)
 
@@ -290,6 +303,44 @@ class Run(RunFacts, Generic[R]):
     def cancel(self, *, reason: str | None = None) -> None:
         """End the run and its children; what can be undone is undone."""
         self._row = self._app.engine.cancel(self.id, reason)
+
+    def skip(self, node: str) -> None:
+        """Go on as if a node (or a spawned step) that waits or has stopped were done."""
+        self._row = self._app.engine.skip(self.id, node)
+
+    def reattempt(self, node: str) -> None:
+        """Try a node again that failed or was canceled, with a fresh budget."""
+        self._row = self._app.engine.reattempt(self.id, node)
+
+    def nodes(self) -> list[NodeState]:
+        """The graph of the run, and how far each of its nodes is."""
+        return graphs.nodes_of(self._app.engine, self.refresh().row)
+
+    def to_mermaid(self, *, fold: bool = True) -> str:
+        """The graph with its states, for Markdown; fan-outs folded."""
+        return to_mermaid(graphs.drawn_of(self._app.engine, self.refresh().row, fold=fold))
+
+    def to_dot(self, *, fold: bool = True) -> str:
+        """The graph with its states, for Graphviz."""
+        return to_dot(graphs.drawn_of(self._app.engine, self.refresh().row, fold=fold), self.type)
+
+    def freeze(self) -> None:
+        """Keep the graph that the class has today, whatever is deployed later."""
+        graphs.freeze(self._app.engine, self._row)
+        self.refresh()
+
+    def export_graph(self) -> str:
+        """The graph as JSON."""
+        return graphs.export_graph(self._app.engine, self.refresh().row)
+
+    def import_graph(self, text: str) -> None:
+        """Give the run another graph: the last resort, only when it is paused."""
+        graphs.import_graph(self._app.engine, self.refresh().row, text)
+        self.refresh()
+
+    def verify(self) -> list[Broken]:
+        """Where the chain of ancestry hashes does not hold; empty: nobody has tampered with it."""
+        return graphs.verify_run(self._app.engine, self.refresh().row)
 
     def executions(self) -> list[Execution]:
         """Every attempt at a node of this run, and every step of a durable function."""

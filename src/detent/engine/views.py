@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..clock import from_micros
+from ..errors import GraphTampered
 from ..kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step, StepState
 from ..runtime.failures import decode_error
 from .core import Engine
@@ -101,7 +103,8 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
     _ = engine.services
     run = engine.row(run_id)
     until = engine.clock.now() if run.finished_at is None else run.finished_at
-    rows = [_of_execution(row) for row in engine.store.executions(run_id)]
+    shown = _names(engine, run)
+    rows = [_of_execution(row, shown(row.node)) for row in engine.store.executions(run_id)]
     steps = [
         _of_step(_awake(step, until))
         for step in engine.store.journal([run_id])[run_id]
@@ -128,9 +131,19 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
     return sorted(events, key=lambda event: event.at)
 
 
-def _of_execution(row: ExecutionRow) -> Execution:
+def _names(engine: Engine, run: RunRow) -> Callable[[str], str]:
+    """How people know the nodes of a run, where the graph gives them ids."""
+    if run.kind != "graph":
+        return lambda node: node
+    try:
+        return engine.services.courses.of_row(run).graph.shown
+    except GraphTampered:
+        return lambda node: node
+
+
+def _of_execution(row: ExecutionRow, name: str) -> Execution:
     return Execution(
-        node=row.node,
+        node=name,
         attempt=row.attempt,
         kind=row.kind,
         state=ExecutionState(row.state).public,

@@ -217,8 +217,8 @@ def freeze(document: Document) -> tuple[str, str]:
 
 
 def json_text(value: Any) -> str:
-    """Canonical JSON: keys in order, nothing optional."""
-    return msgspec.json.encode(value, order="sorted").decode()
+    """Compact JSON; nodes stay in the order in which they were added, so that people find them again."""
+    return msgspec.json.encode(value).decode()
 
 
 def signature_of(text: str) -> str:
@@ -376,9 +376,9 @@ def class_graph(name: str, nodes: Mapping[str, Node]) -> Graph:
 
 
 def structure_text(document: Document) -> str:
-    """Names and edges alone."""
+    """Names and edges alone, in an order of their own: moving a method changes nothing."""
     nodes = {
         id: Node(name=node.name, depends_on=tuple(sorted(node.depends_on)))
-        for id, node in document.nodes.items()
+        for id, node in sorted(document.nodes.items())
     }
     return json_text(Document(version=document.version, name=document.name, nodes=nodes))
