@@ -201,6 +201,7 @@ class Engine:
             lease=span_micros(self.settings.lease),
             grace=self.settings.grace.total_seconds(),
             max_recoveries=self.settings.max_recoveries,
+            missing_after=span_micros(self.settings.missing_after),
         )
 
     # News, from this process and from others
@@ -299,6 +300,8 @@ class Engine:
         mine = [row for row in leased if row.run_id in created]
         local = self.services.local
         if local is not None:
+            for run_id in created & start.compiled.keys():
+                self.services.courses.keep(run_id, start.compiled[run_id])
             local.give_back(len(leased) - len(mine))
             if answers is None:  # unknown whether it was committed, where the database was lost
                 local.astray([row.token for row in leased if row.token is not None])

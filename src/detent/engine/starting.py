@@ -63,6 +63,7 @@ def plan_runs(
         for field in ("runs", "executions", "graphs", "ended", "readiness"):
             getattr(all_of_them, field).extend(getattr(start, field))
         all_of_them.ends.update(start.ends)
+        all_of_them.compiled.update(start.compiled)
     return all_of_them
 
 

@@ -288,6 +288,7 @@ class Start(Operation):
     ended: list[EndedExecution] = []
     readiness: list[Readiness] = []
     ends: dict[str, RunEnd] = {}  # of graphs that nobody has to execute
+    compiled: dict[str, Any] = {}  # the graphs that are stored with it, for whoever starts them here
     chosen: bool = False
     remote: bool = False  # some of it is for other processes: wake them
 

@@ -108,8 +108,10 @@ def _begin_graph(codec: Codec, g: Graph, text: str | None, terms: Terms) -> Star
     run = _new_run(g.name, "graph", text or encode_call(codec, "a graph", (), {"graph": content}), terms)
     body, run.signature = freeze(document)
     run.frozen_at = terms.now
-    start = _opened(codec, Compiled(document, run.signature), run, terms, methods=False)
+    compiled = Compiled(document, run.signature)
+    start = _opened(codec, compiled, run, terms, methods=False)
     start.graphs = parts(run.id, body)
+    start.compiled[run.id] = compiled
     return start
 
 

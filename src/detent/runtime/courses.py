@@ -40,13 +40,15 @@ class Courses:
         self._registry = registry
         self._kept: OrderedDict[tuple[str, str], Graph] = OrderedDict()
         self._guard = threading.Lock()
+        self._loading = threading.Lock()  # a hundred nodes of one run that begin together load it once
         self.values = Values(codec)
 
     def of(self, claimed: Claimed) -> Course:
         """The course of a run; raises where its graph is not known, or not what was signed."""
         graph = self.known(claimed)
         if graph is None:
-            graph = self._load(claimed)
+            with self._loading:
+                graph = self.known(claimed) or self._load(claimed)
         return Course(graph=graph, values=self.values, claimed=claimed, methods=claimed.run_kind == "class")
 
     def of_row(self, row: RunRow) -> Course:
@@ -71,11 +73,15 @@ class Courses:
         graph = thaw(text, claimed.signature or "", what)
         if claimed.run_kind == "class":
             graph = self._with_options(graph, claimed.type)
+        self.keep(claimed.run_id, graph)
+        return graph
+
+    def keep(self, run_id: str, graph: Graph) -> None:
+        """Remember the graph of a run that was just started or loaded here."""
         with self._guard:
-            self._kept[claimed.run_id, graph.signature] = graph
+            self._kept[run_id, graph.signature] = graph
             while len(self._kept) > 1 and sum(len(each.nodes) for each in self._kept.values()) > MOST_NODES:
                 self._kept.popitem(last=False)
-        return graph
 
     def _with_options(self, graph: Graph, type: str) -> Graph:
         """A frozen structure says nothing of waits and queues: those are the code's."""

@@ -34,6 +34,7 @@ from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
 from ..stores.base import Trouble
 from .heart import Heart
+from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
 SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
@@ -52,6 +53,7 @@ class Worker:
         lease: int,
         grace: float,
         max_recoveries: int,
+        missing_after: int = 60_000_000,
     ) -> None:
         self._services = services
         self._queues = list(queues)
@@ -73,6 +75,7 @@ class Worker:
         self._next_due: int | None = None
         self._draining = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
+        self.upkeep = Upkeep(services, missing_after=missing_after, poke=self.poke)
         self._heart = Heart(
             services.store,
             services.clock,
@@ -91,12 +94,14 @@ class Worker:
     def start(self) -> None:
         self._heart.start()
         self._dispatcher.start()
+        self.upkeep.start()
 
     def stop(self) -> None:
         """Drain: claim no more, let what runs come to its next step, hand the rest back."""
         with self._guard:
             self._draining = True
         self._poked.set()
+        self.upkeep.stop()
         self._tell_all("draining")
         if self._dispatcher.is_alive():
             self._dispatcher.join()
@@ -118,6 +123,7 @@ class Worker:
         """Stop without a word, as a killed process does."""
         self._draining = True
         self._poked.set()
+        self.upkeep.stop()
         self._heart.stop()
 
     def poke(self) -> None:

@@ -1,0 +1,113 @@
+"""Upkeep: what a worker does now and then beside its work, in a thread of its own.
+
+    when it begins   heals the runs of its classes that were settled under another graph
+    every while      pauses runs that wait for a job which no worker knows
+
+Any number of workers may do this at the same time: each step looks again under the run's lock.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+
+from ..clock import from_micros
+from ..errors import DetentError, MissingJob, StepNotDefined
+from ..kernel.model import stored_error
+from ..runtime.services import Services
+from ..stores.base import Trouble
+from ..stores.healing import known_jobs
+
+log = logging.getLogger("detent.worker")
+EVERY = 15.0  # seconds
+AT_ONCE = 100
+
+
+class Upkeep:
+    """Looks after runs that nobody's work would come to."""
+
+    def __init__(self, services: Services, *, missing_after: int, poke: Callable[[], None]) -> None:
+        self._services = services
+        self._missing_after = missing_after
+        self._poke = poke
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="detent-upkeep", daemon=True)
+        contextvars.Context().run(self._thread.start)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _work(self) -> None:
+        self._try(self.heal)
+        while not self._stopped.wait(EVERY):
+            self._try(self.find_missing)
+
+    def _try(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except Exception as error:
+            if self._services.store.driver.trouble(error) is not Trouble.GONE:
+                log.exception("upkeep failed")
+
+    def heal(self) -> int:
+        """Recount the runs of our classes that another version of the code has settled; say how many."""
+        healed = 0
+        for plan in self._services.registry.plans:
+            behind = ""
+            while not plan.abstract and not self._stopped.is_set():
+                runs = self._services.store.outdated(
+                    plan.name, plan.graph.signature, behind=behind, limit=AT_ONCE
+                )
+                for run in runs:
+                    self._heal(run)
+                healed += len(runs)
+                if len(runs) < AT_ONCE:
+                    break
+                behind = runs[-1]
+        if healed:
+            self._poke()
+        return healed
+
+    def _heal(self, run_id: str) -> None:
+        services = self._services
+        try:
+            course = services.courses.of_row(services.store.run(run_id))
+            services.store.reconcile(run_id, course=course, now=services.clock.now())
+        except DetentError:
+            log.exception("run %s could not be healed", run_id)
+
+    def find_missing(self) -> int:
+        """Pause runs whose nodes are due for long, while no worker knows their job; say how many."""
+        services = self._services
+        before = services.clock.now() - self._missing_after
+        found = services.store.unknown_jobs(before=before, limit=AT_ONCE)
+        if not found:
+            return 0
+        known = known_jobs(services.store.workers())
+        classes = {job.rpartition(".")[0] for job in known}
+        paused = 0
+        for run_id, node, _, job in found:
+            error = self._missing(run_id, node, job, classes)
+            if error is not None:
+                paused += services.store.pause_with(run_id, stored_error(error), now=services.clock.now())
+                log.error("run %s is paused: %s", run_id, error)
+        return paused
+
+    def _missing(self, run_id: str, node: str, job: str, classes: set[str]) -> DetentError | None:
+        row = self._services.store.run(run_id)
+        if row.kind == "class":
+            # Of a class that nobody has, nobody can say what it defines.
+            return StepNotDefined(run_id, row.type, node) if row.type in classes else None
+        try:
+            name = self._services.courses.of_row(row).graph.shown(node)
+        except DetentError:
+            name = node
+        moment = from_micros(row.frozen_at or row.created_at).isoformat()
+        return MissingJob(run_id, job, f"{name} ({node})", moment)
