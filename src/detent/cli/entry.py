@@ -8,6 +8,7 @@ from .. import __version__
 from .command import Front
 from .demo import demo
 from .doctor import doctor
+from .graphing import graph, reattempt, skip, verify
 from .reading import history, runs, show, workers
 from .serving import worker
 from .starting import send, start
@@ -31,12 +32,16 @@ for _command in (
     start,
     runs,
     show,
+    graph,
     history,
     pause,
     resume,
     cancel,
+    skip,
+    reattempt,
     send,
     fork,
+    verify,
     workers,
     migrate,
     doctor,

@@ -26,7 +26,7 @@ def pause(app: str, id: str, reason: str | None, as_json: bool) -> None:
     with opened(app) as found:
         run = found.run(id)
         run.pause(reason=reason)
-        _report(found, run, as_json=as_json)
+        report(found, run, as_json=as_json)
 
 
 @command(example="detent resume shop:app order-42")
@@ -38,7 +38,7 @@ def resume(app: str, id: str, as_json: bool) -> None:
     with opened(app) as found:
         run = found.run(id)
         run.resume()
-        _report(found, run, as_json=as_json)
+        report(found, run, as_json=as_json)
 
 
 @command(example="detent cancel shop:app order-42 --reason 'the customer called'")
@@ -51,7 +51,7 @@ def cancel(app: str, id: str, reason: str | None, as_json: bool) -> None:
     with opened(app) as found:
         run = found.run(id)
         run.cancel(reason=reason)
-        _report(found, run, as_json=as_json)
+        report(found, run, as_json=as_json)
 
 
 @command(example="detent fork shop:app order-42 --from-step ship")
@@ -67,7 +67,7 @@ def fork(app: str, id: str, from_step: str, new_id: str | None, as_json: bool) -
         old = found.run(id)
         if old.type not in known:
             raise Failure(f"a fork runs code, and {app} does not include {old.type!r}; give MODULE:APP")
-        _report(found, found.fork(old, from_step=from_step, id=new_id), as_json=as_json)
+        report(found, found.fork(old, from_step=from_step, id=new_id), as_json=as_json)
 
 
 @command(example="detent migrate postgresql://user@host/shop")
@@ -88,7 +88,8 @@ def migrate(app: str, as_json: bool) -> None:
     out.print(f"[green]✓[/] {place(target.app.engine.url)} has schema {version}")
 
 
-def _report(app: App, run: Run[object], *, as_json: bool) -> None:
+def report(app: App, run: Run[object], *, as_json: bool) -> None:
+    """What became of a run."""
     if as_json:
         write_json(run_document(app, run.row))
     else:
