@@ -38,7 +38,7 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
     """Where the stored hashes are not what they must be.
 
     A run that was healed has settled its nodes under several graphs; each hash must
-    be right under one of them.
+    be right under one of them, with all parents or with those that had settled by then.
     """
     settled = [row for row in rows if row.ancestry_hash is not None or _counts(row)]
     latest: dict[str, ExecutionRow] = {}
@@ -48,13 +48,20 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
     broken = []
     for row in sorted(settled, key=lambda row: (row.finished_at or 0, row.node, row.attempt)):
         expected = [
-            ancestry_hash(run_id, row.node, row.attempt, _parents(graph, row.node, latest))
+            ancestry_hash(run_id, row.node, row.attempt, _parents(graph, row.node, known))
             for graph in graphs
             if graph.knows(row.node)
+            for known in (_before(row, latest), latest)
         ] or [ancestry_hash(run_id, row.node, row.attempt, ())]
         if row.ancestry_hash not in expected:
             broken.append(Broken(row.node, row.attempt, row.ancestry_hash, expected[-1]))
     return broken
+
+
+def _before(row: ExecutionRow, latest: Mapping[str, ExecutionRow]) -> dict[str, ExecutionRow]:
+    """What had settled by then: in a healed run a parent may have come in between later."""
+    moment = row.finished_at or 0
+    return {node: other for node, other in latest.items() if (other.finished_at or 0) <= moment}
 
 
 def _counts(row: ExecutionRow) -> bool:

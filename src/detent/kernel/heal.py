@@ -66,6 +66,7 @@ class Healing:
     undefined: list[str] = field(default_factory=list)  # to be executed, and not in the graph
     bypassed: list[str] = field(default_factory=list)
     withdrawn: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)  # executing, though not ready in this graph
     ready: list[str] = field(default_factory=list)
     counts: dict[str, Count] = field(default_factory=dict)
     finished: bool = False
@@ -105,6 +106,7 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
     healing.irregular = bool(
         len(counted) > len(done)
         or healing.withdrawn
+        or healing.early
         or healing.undefined
         or any(node in before for node in busy)
         or any(node in past for node in graph.nodes if node not in counted and node not in busy)
@@ -148,8 +150,9 @@ def _recount(
         known = past.get(node)
         ready = settled == len(needs)
         if known is not None and known.active:
-            if not ready and (known.scheduled or node == mine):
-                healing.withdrawn.append(node)
+            if not ready:
+                early = not known.scheduled and node != mine
+                (healing.early if early else healing.withdrawn).append(node)
         elif ready and not (known is not None and known.stopped) and node not in expanded:
             healing.ready.append(node)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 _INTEGERS = frozenset(
     "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
-    " sent_at frozen_at watched part irregular".split()
+    " sent_at frozen_at watched part irregular mine".split()
 )
 _LONG = frozenset("input result error value detail progress body".split())
 

@@ -71,11 +71,12 @@ SELECT e.node, e.attempt, e.result, e.ancestry_hash
 UPDATE detent_executions {d.by("PRIMARY")}
    SET state = 'canceled', outcome = 'canceled_by_finish', finished_at = :now
  WHERE run_id = :id AND state IN {WAITING}""",
+        # Only what nobody has claimed since we looked, or what we hold ourselves.
         withdraw=d.update(
             "detent_executions",
-            (*KEYS, "finished_at"),
+            (*KEYS, "finished_at", "mine"),
             "state = 'canceled', outcome = 'bypassed_by_deploy', finished_at = x.finished_at",
-            ON_KEY,
+            f"{ON_KEY} AND (t.state IN {WAITING} OR (x.mine = 1 AND t.state = 'executing'))",
         ),
         insert_graphs=d.insert_new("detent_graphs", columns_of(GraphPart), ("run_id", "part")),
         graph="SELECT body FROM detent_graphs WHERE run_id = :id ORDER BY part",
@@ -112,9 +113,9 @@ SELECT e.run_id, e.node, e.attempt, e.job
    AND NOT {d.one_of("e.job", "job")}
  ORDER BY e.scheduled_for
  LIMIT :limit""",
-        skip_execution="""
+        skip_execution=f"""
 UPDATE detent_executions
    SET state = 'skipped', outcome = 'skipped_by_operator', result = :result, finished_at = :now,
        ancestry_hash = :digest
- WHERE run_id = :id AND node = :node AND attempt = :attempt""",
+ WHERE run_id = :id AND node = :node AND attempt = :attempt AND state IN {WAITING}""",
     )

@@ -62,7 +62,13 @@ def heal_run(
     advance.counted.update(healing.counts)
     advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
     changes.withdrawn += [
-        {"run_id": run, "node": node, "attempt": seen[node].attempt, "finished_at": now}
+        {
+            "run_id": run,
+            "node": node,
+            "attempt": seen[node].attempt,
+            "finished_at": now,
+            "mine": int(node == mine),
+        }
         for node in healing.withdrawn
     ]
     _go_on(tx, course, seen, healing, advance)

@@ -50,15 +50,7 @@ def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> 
     found = Recorded(tx, run_id).settled(course.graph.parents(node)) if course.graph.knows(node) else {}
     digest = ancestry_hash(run_id, node, attempt, [hash for _, hash in found.values() if hash is not None])
     if latest.scheduled:
-        tx.run(
-            tx.sql.graphs.skip_execution,
-            id=run_id,
-            node=node,
-            attempt=attempt,
-            result=None,
-            now=now,
-            digest=digest,
-        )
+        _skip_scheduled(tx, run_id, latest, _shown(course, node), now, digest=digest)
     else:
         write(tx, tx.sql.graphs.insert_ended, [_skipped(_latest(tx, run_id)[node], attempt, digest, now)])
     seen[node] = Past(node, attempt, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_OPERATOR)
@@ -250,15 +242,7 @@ def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
             f"skip step {latest.node!r} of", run.id, "past it: the workflow has gone on from its failure"
         )
     if latest.scheduled:
-        tx.run(
-            tx.sql.graphs.skip_execution,
-            id=run.id,
-            node=latest.node,
-            attempt=latest.attempt,
-            result="null",
-            now=now,
-            digest=None,
-        )
+        _skip_scheduled(tx, run.id, latest, latest.node, now, result="null")
     else:
         ended = _skipped(row, latest.attempt + 1, None, now)
         ended.result = "null"
@@ -267,6 +251,30 @@ def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
     _let_go_on(tx, run, seen, now)
     if row.topic is not None:
         readiness.count(tx, Counter({(run.id, topic_of("steps", row.topic)): 1}), now)
+
+
+def _skip_scheduled(
+    tx: Tx,
+    run_id: str,
+    latest: Past,
+    name: str,
+    now: int,
+    *,
+    digest: str | None = None,
+    result: str | None = None,
+) -> None:
+    """Skip what waits.  Claiming takes no lock on the run: somebody may have begun it since we looked."""
+    skipped = tx.run(
+        tx.sql.graphs.skip_execution,
+        id=run_id,
+        node=latest.node,
+        attempt=latest.attempt,
+        result=result,
+        now=now,
+        digest=digest,
+    )
+    if not skipped:
+        raise InvalidState(f"skip node {name!r} of", run_id, "at it: the node is executing")
 
 
 def _skipped(row: Claimed, attempt: int, digest: str | None, now: int) -> EndedExecution:
