@@ -29,7 +29,7 @@ from .registry import Heroes, Registry
 class Local(Protocol):
     """The worker of this process, if there is one: it takes what was just enqueued."""
 
-    def reserve(self, job: str, queue: str) -> Lease | None:
+    def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
         """A free slot, as a lease that goes into the same commit; None: leave it to others."""
         ...
 

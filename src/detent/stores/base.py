@@ -60,8 +60,11 @@ class Lessor(Protocol):
     @property
     def id(self) -> str: ...
 
-    def reserve(self, job: str, queue: str) -> Lease | None:
-        """A free slot, as a lease that goes into the same commit; None: leave it to others."""
+    def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
+        """A free slot, or one that is about to be, as a lease that goes into the same commit.
+
+        None: leave it to others.
+        """
         ...
 
     def give_back(self, leases: int) -> None:
@@ -74,10 +77,14 @@ class Lessor(Protocol):
 
 
 class Offer:
-    """The leases that a transaction hands out; they come back when it does not come to pass."""
+    """The leases that a transaction hands out; they come back when it does not come to pass.
 
-    def __init__(self, lessor: Lessor) -> None:
+    So many executions of this worker end with this transaction (`ending`): their slots are handed on.
+    """
+
+    def __init__(self, lessor: Lessor, ending: int) -> None:
         self._lessor = lessor
+        self._ending = ending
         self._taken: list[str] = []
 
     @property
@@ -85,7 +92,7 @@ class Offer:
         return self._lessor.id
 
     def reserve(self, job: str, queue: str) -> Lease | None:
-        lease = self._lessor.reserve(job, queue)
+        lease = self._lessor.reserve(job, queue, handed_on=len(self._taken) < self._ending)
         if lease is not None:
             self._taken.append(lease.token)
         return lease

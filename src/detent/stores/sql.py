@@ -21,6 +21,7 @@ from ..kernel.model import (
     Pulse,
     RunEnd,
     RunRow,
+    Settle,
     Step,
     WorkerRow,
 )
@@ -93,7 +94,8 @@ class SqlStore:
             return self._again(
                 self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
             )
-        offer = Offer(lessor)
+        ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in operations)
+        offer = Offer(lessor, ending)
         try:
             return self._again(
                 self._writer,

@@ -159,9 +159,11 @@ class Worker:
 
     # Local: what was just enqueued here
 
-    def reserve(self, job: str, queue: str) -> Lease | None:
+    def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
+        """A slot, or (`handed_on`) that of an execution which ends in the same commit."""
         with self._guard:
-            if self._free <= 0 or self._draining or not self.serves(job, queue):
+            full = self._free <= 0 and not handed_on
+            if full or self._draining or not self.serves(job, queue):
                 self._backlog = True
                 return None
             self._free -= 1
@@ -288,8 +290,8 @@ class Worker:
         if 0 < self._free < self._concurrency // 4:
             time.sleep(GATHER)
         with self._guard:
-            room = self._free
-            self._free = 0
+            room = max(self._free, 0)
+            self._free -= room
             self._backlog = False
         tokens = [self._token() for _ in range(room)]
         claimed: list[Claimed] = []
