@@ -123,3 +123,52 @@ def test_an_async_workflow_survives_a_crash_at_every_point() -> None:
 def test_crash_everywhere_names_the_points_where_the_outcome_differs() -> None:
     with pytest.raises(WorkflowNotCrashSafe, match=r"(?s)forgetful is not safe.*the commit of a wait"):
         crash_everywhere(forgetful)
+
+
+# -- Graphs ----------------------------------------------------------------------------------------
+
+
+class Parcel(detent.Workflow):
+    number: int
+
+    @step
+    def pick(self) -> None: ...
+
+    @detent.task(depends_on=pick)
+    async def weigh(self) -> None: ...
+
+    @detent.task(depends_on=pick)
+    def label(self) -> None: ...
+
+    @step(depends_on=[weigh, label], wait=3600)
+    def send(self) -> int:
+        return self.number
+
+
+@step
+def numbers() -> list[int]:
+    return [1, 2, 3]
+
+
+@step
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+@detent.template
+def sums(g: detent.Graph, more: int) -> None:
+    listing = g.node("numbers", job=numbers)
+    parts = g.spread("doubled", over=listing.output, job=doubled, arg="number")
+    with g.when(parts.output[0] == 2):
+        extra = g.node("extra", job=doubled, args={"number": more})
+    with g.otherwise():
+        pass
+    g.result([parts.output, extra.output])
+
+
+def test_a_workflow_class_is_crashed_at_the_end_of_every_node() -> None:
+    assert crash_everywhere(Parcel, number=7) == 2 * 4
+
+
+def test_a_template_is_crashed_at_the_end_of_every_node_and_item() -> None:
+    assert crash_everywhere(sums, 4) == 2 * 5

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..app import Run
+from ..context import Abandoned
+from ..graphs import job_name
 from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, Start, StepState
 from ..runtime.failures import describe
 from ..stores.base import Driver, Lessor, Tx
@@ -20,7 +22,7 @@ from .apps import TestingApp
 from .clock import ManualClock
 
 
-class Crash(BaseException):
+class Crash(Abandoned):
     """The process is dead; nothing of it reaches the database any more."""
 
 
@@ -52,6 +54,7 @@ def crash_everywhere(
 
         crash_everywhere(fulfil, 42)
         crash_everywhere(approve, 7, with_=lambda run: run.send("approval", True))
+        crash_everywhere(OrderWorkflow, order_id=7)     # also classes, graphs, templates
 
     Fails with the list of points where the result differs from an undisturbed run, a
     recorded step ran again, or a transactional step committed twice.  Returns how many
@@ -68,7 +71,7 @@ def crash_everywhere(
     if wrong:
         lines = "\n  ".join(wrong)
         raise WorkflowNotCrashSafe(
-            f"{workflow.name} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}"
+            f"{job_name(workflow)} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}"
         )
     return len(points)
 
@@ -213,6 +216,11 @@ class CrashingStore(SqlStore):
 
     def _note(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
+            if isinstance(operation, Settle) and operation.plan.goes_on:
+                node = (operation.key.run_id, f"node {operation.key.node}")
+                if node in self.recorded:
+                    self.twice.append(operation.key.node)
+                self.recorded.add(node)
             for step in operation.steps if isinstance(operation, Record) else ():
                 if step.state in (StepState.COMPLETED, StepState.FAILED):
                     if (step.run_id, step.key) in self.recorded:
