@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from typing import Any
 
@@ -335,6 +336,40 @@ def test_strict_code_refuses_other_arguments_than_recorded(apps: Apps, what: str
     error = failure(apps(flow).start(flow))
     assert isinstance(error, StepMismatch)
     assert "'work' was recorded with" in str(error)
+
+
+class Salted:
+    """As encryption does, it never writes the same text twice."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+
+    def encode(self, text: str) -> str:
+        return f"{next(self._count)}|{text}"
+
+    def decode(self, text: str) -> str:
+        return text.partition("|")[2]
+
+
+def test_strict_code_compares_arguments_and_not_how_they_were_written(apps: Apps) -> None:
+    deliveries: list[int] = []
+
+    @step
+    def work(numbers: set[int]) -> int:
+        return sum(numbers)
+
+    @workflow(strict=True)
+    def flow() -> int:
+        deliveries.append(1)
+        numbers = {0, 8} if len(deliveries) == 1 else {8, 0}  # equal, in another order
+        value = work(numbers)
+        detent.sleep(SOON)
+        return value
+
+    run = apps(flow, transform=Salted()).start(flow)
+    assert result(run) == 8
+    assert len(deliveries) == 2
+    assert events(run, "drift") == []
 
 
 def test_recorded_steps_that_the_code_no_longer_asks_for_are_kept_and_told(apps: Apps) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ..errors import CannotDecode
 from ..functions import Definition
 from ..serialization import Codec
 
@@ -38,3 +39,19 @@ def decode_call(
         for name, raw in call.kwargs.items()
     }
     return args, kwargs
+
+
+def same_call(codec: Codec, definition: Definition[Any, Any], one: str, other: str) -> bool:
+    """Whether two stored calls pass equal arguments.
+
+    Their texts may differ all the same: encryption never writes the same text twice,
+    and a set has no order.
+    """
+    if one == other:
+        return True
+    try:
+        if codec.decode(one) == codec.decode(other):
+            return True
+        return decode_call(codec, definition, one) == decode_call(codec, definition, other)
+    except CannotDecode:  # to the types of today
+        return False

@@ -18,7 +18,7 @@ from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
-from .calls import encode_call
+from .calls import encode_call, same_call
 from .failures import encode_error, message_of, raisable
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
@@ -335,6 +335,8 @@ class FrameCore:
     def check_drift(self, step: Definition[Any, Any], entry: model.Step, text: str | None) -> None:
         """Other arguments than recorded: the code, or what it saw, has changed."""
         if text == entry.input or text is None or entry.input is None or entry.kind == "undo":
+            return
+        if same_call(self.services.codec, step, entry.input, text):
             return
         if self.definition.strict or (isinstance(step, Step | FunctionWorkflow) and step.strict):
             raise StepMismatch(self.run_id, entry.key, entry.input, text)
