@@ -138,17 +138,21 @@ class Committer:
         entry.loop = asyncio.get_running_loop()
         entry.future = entry.loop.create_future()
         self._post(entry)
-        try:
-            return await entry.future
-        except asyncio.CancelledError:
-            if entry.future.cancelled():
-                entry.future = entry.loop.create_future()
-            task = asyncio.current_task()
-            answer = await entry.future
-            if task is not None:
-                task.uncancel()
-                task.cancel()
-            return answer
+        cancelled = False
+        while True:
+            try:
+                if not entry.done:  # or its answer has found the cancelled future, and will not come again
+                    await entry.future
+                break
+            except asyncio.CancelledError:
+                cancelled = True
+                if entry.future.cancelled():
+                    entry.future = entry.loop.create_future()
+        task = asyncio.current_task()
+        if cancelled and task is not None:
+            task.uncancel()
+            task.cancel()
+        return entry.outcome()
 
     def post(self, operation: Operation) -> None:
         """Commit some time soon; nobody waits for it."""
