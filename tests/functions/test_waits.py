@@ -430,3 +430,49 @@ def test_outside_of_a_run_waiting_and_chance_just_happen() -> None:
         assert await detent.aio.random() < 1
 
     asyncio.run(program())
+
+
+@pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
+def test_a_value_that_another_branch_writes_down_is_durable_before_a_step_begins(
+    apps: Apps, transactional: bool
+) -> None:
+    happened: list[str] = []
+
+    def note_use(key: str) -> str:
+        happened.append("used")
+        return key
+
+    @step(id="use", transactional=True)
+    def use_tx(tx: Any, key: str) -> str:
+        return note_use(key)
+
+    @step(id="use")
+    def use(key: str) -> str:
+        return note_use(key)
+
+    @step
+    async def other() -> None: ...
+
+    chosen: Any = use_tx if transactional else use
+
+    @workflow
+    async def flow() -> str:
+        key = str(await detent.aio.uuid())
+        # The first branch takes the value along to the database; the second one uses it.
+        return (await asyncio.gather(other(), chosen.aio(key)))[1]  # type: ignore[no-any-return]
+
+    app = apps(flow, use_tx if transactional else use, other)
+    store, loop = app.engine.store, app.engine.services.loop.get()
+    apply = store.apply
+
+    def slow_apply(operations: Any, **options: Any) -> Any:
+        if any(entry.kind == "value" for item in operations for entry in getattr(item, "steps", ())):
+            for _ in range(50):  # the loop goes on as far as it can
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(20)
+            eventually(lambda: app.engine.services.threads._idle == app.engine.services.threads._count)
+            happened.append("durable")
+        return apply(operations, **options)
+
+    store.apply = slow_apply  # type: ignore[method-assign]
+    result(app.start(flow))
+    assert happened == ["durable", "used"]

@@ -65,6 +65,7 @@ class FrameCore:
         self.outgoing = Outgoing()
         self.taken: set[int] = set()  # messages that a branch of this workflow is receiving
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
+        self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
         self.shown: set[str] = set()  # those that the journal shows as executing
 
@@ -86,9 +87,13 @@ class FrameCore:
     def record(self, *steps: model.Step, consume: list[int] | None = None) -> Routine[None]:
         """Make entries durable, with whatever waits to be written."""
         rows = [*self.unwritten, *steps]
-        self.unwritten = []
+        carried, self.unwritten = bool(self.unwritten), []
         operation = Record(worker=self.claimed.worker, run_id=self.run_id, steps=rows, consume=consume or [])
-        yield from self.commit(operation)
+        self.carrying += carried
+        try:
+            yield from self.commit(operation)
+        finally:
+            self.carrying -= carried
         for step in steps:
             self.journal.put(step)
 
@@ -129,7 +134,9 @@ class FrameCore:
             self._check_deadline()
         if self.outgoing:
             yield from self.flush_outgoing()
-        if self.unwritten:
+        elif self.unwritten or self.carrying:
+            # Another branch may be writing down a value that this one goes on with.  Commits keep their
+            # order, so an empty one behind it is enough.
             yield from self.record()
 
     def drive(self, routine: Routine[T]) -> T:

@@ -178,9 +178,11 @@ def flush(frame: FrameCore) -> Routine[None]:
         children=children,
     )
     answer = None
+    frame.carrying += 1
     try:
         answer = yield Commit(operation)
     finally:
+        frame.carrying -= 1
         if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
             frame.services.local.give_back(len(leased))
     frame.answered(answer)
