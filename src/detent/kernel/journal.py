@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from .model import Step, StepState
 
 FINAL = (StepState.COMPLETED, StepState.FAILED)
+# What the code asked for as a point of its own way; values, marks and places only go along.
+POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
 
 
 class Scope:

@@ -9,13 +9,11 @@ from ..clock import from_micros
 from ..context import Routine
 from ..durable import MISSING
 from ..errors import ReceiveTimeout
-from ..kernel.journal import FINAL
+from ..kernel.journal import FINAL, POINTS
 from ..kernel.model import Await, Message, Send, StepState
 from .failures import encode_error
 from .frame import FrameCore
 from .requests import Commit, Read, Wait
-
-_POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
 
 
 def sleep(frame: FrameCore, key: str, span: int | None, until: int | None) -> Routine[None]:
@@ -51,7 +49,7 @@ def patched(frame: FrameCore, id: str) -> Routine[bool]:
     key = f"patched/{id}"
     if frame.journal.find(key) is not None:
         return True
-    if any(step.kind in _POINTS for step in frame.journal.unasked()):
+    if any(step.kind in POINTS for step in frame.journal.unasked()):
         return False
     frame.refuse_if_leaving()
     entry = frame.entry(key, "patched", id, StepState.COMPLETED, result="true", finished_at=frame.now())
