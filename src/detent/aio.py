@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, ov
 
 from .app import App, list_runs
 from .clock import span_micros, to_micros
-from .context import Context, current_frame, current_step
+from .context import Context, ask_database, current_frame, current_step, replaying
 from .durable import MISSING, needed_frame, span_of
 from .engine import Engine, Options, graphs
 from .engine.graphs import NodeState
@@ -70,7 +70,7 @@ class AsyncApp:
 
     async def ensure_open(self) -> None:
         """Open the database without blocking the loop, where nobody did yet."""
-        if not self.engine.is_open:
+        if not self.engine.is_open and not replaying():
             await _in_thread(lambda: self.engine.open(worker=False))
 
     async def close(self) -> None:
@@ -155,6 +155,8 @@ class AsyncApp:
         return (await self._start(start))[0]
 
     async def _start(self, start: Start) -> list[AsyncRun[Any]]:
+        if replaying():
+            return [AsyncRun(self, row) for row in self.engine.fresh(start)]
         try:
             answers = await self.engine.services.committer.arun(start)
         except BaseException:
@@ -184,8 +186,7 @@ class AsyncStarter:
 
     async def _prepared(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Start:
         engine = self._app.engine
-        if not engine.is_open:
-            await _in_thread(lambda: engine.open(worker=False))
+        await self._app.ensure_open()
         frame = current_frame("start")
         if frame is not None:
             await frame.adrive(frame.checkpoint())
@@ -214,6 +215,8 @@ class AsyncWithin:
         await self._app.ensure_open()
         start = engine.planned(definition, calls, self._options)
         start.remote = True
+        if replaying():
+            return [AsyncRun(self._app, row) for row in engine.fresh(start)]
         execute = async_execute(self._connection)
         if execute is None:  # a sync connection blocks anyway, and may belong to this thread
             join(engine.store, self._connection, start)
@@ -406,4 +409,5 @@ async def patched(id: str) -> bool:
 
 async def _in_thread(job: Callable[[], T]) -> T:
     """Run blocking work in a thread, never in the loop's default executor: that one is the user's."""
+    ask_database("the database")
     return cast(T, await asyncio.wrap_future(Threads.shared().submit(job)))

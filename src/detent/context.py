@@ -69,6 +69,15 @@ class Frame(Protocol):
     run_id: str
     live: bool
 
+    @property
+    def replaying(self) -> bool:
+        """Whether a recorded run is only read: nothing may be written."""
+        ...
+
+    def unknowable(self, what: str) -> None:
+        """The database is going to be asked: a recorded run does not tell, and ends here."""
+        ...
+
     def drive(self, routine: Routine[T]) -> T:
         """Carry a routine out, blocking."""
         ...
@@ -281,6 +290,19 @@ def current_frame(what: str) -> Frame | None:
         _refuse_stray_thread(what)
         return None
     return None if step_var.get() is not None else frame
+
+
+def replaying() -> bool:
+    """Whether the running code is a workflow that is only replayed: nothing may be written."""
+    frame = frame_var.get()
+    return frame is not None and frame.replaying
+
+
+def ask_database(what: str) -> None:
+    """Called before the database is asked outside of steps: a replay ends here, and asks nobody."""
+    frame = frame_var.get()
+    if frame is not None and frame.replaying:
+        frame.unknowable(what)
 
 
 def current_step() -> Context | None:

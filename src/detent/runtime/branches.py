@@ -21,9 +21,9 @@ LONGEST_NAME = 40
 class Branching(Protocol):
     """A frame, as its branches see it."""
 
-    branches: set[asyncio.Task[Any]]
-
     def scope(self) -> Scope: ...
+
+    def branched(self, task: asyncio.Task[Any], scope: Scope) -> None: ...
 
 
 # The frame that counts, and the line of calls in it that the running code is on.
@@ -53,8 +53,7 @@ class _Numbering:
         scope = frame.scope().child(_name(coro))
         context.run(scope_var.set, (frame, scope))
         task = self._make(loop, coro, options | {"context": context})
-        frame.branches.add(task)
-        task.add_done_callback(frame.branches.discard)
+        frame.branched(task, scope)
         return task
 
     def _make(self, loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]) -> asyncio.Task[Any]:

@@ -28,6 +28,8 @@ T = TypeVar("T")
 class Frame(FrameCore):
     """One delivery of a run to this worker (context.Frame)."""
 
+    replaying = False
+
     def __init__(
         self,
         services: Services,
@@ -44,6 +46,9 @@ class Frame(FrameCore):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idling = Idling(services, self.branches, self._leave)
         self._flushing: set[asyncio.Task[None]] = set()
+
+    def unknowable(self, what: str) -> None:
+        """A worker may ask the database whatever it likes."""
 
     def drive(self, routine: Routine[T]) -> T:
         try:
@@ -63,6 +68,11 @@ class Frame(FrameCore):
         """The line of calls that we are on: the main one, or that of a task of the workflow."""
         found = scope_var.get()
         return found[1] if found is not None and found[0] is self else self._root
+
+    def branched(self, task: asyncio.Task[Any], scope: Scope) -> None:
+        """The workflow has started a task: a line of its own (branches.Branching)."""
+        self.branches.add(task)
+        task.add_done_callback(self.branches.discard)
 
     def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
         return self.call_step(step, self.scope().key(step.name), "step", args, kwargs)
