@@ -18,7 +18,8 @@
     │   ├── NotPicklable           a value cannot go to another process, or come from it
     │   ├── PayloadTooLarge        a value is larger than the app allows
     │   ├── NameUnfit              an id or a name that a database cannot store
-    │   └── CannotDecode           stored JSON does not fit the annotated type
+    │   ├── CannotDecode           stored JSON does not fit the annotated type
+    │   └── ExportUnfit            a file is not the exported run that was asked for
     └── RunError
         ├── RunNotFound
         ├── RunConflict            the id is taken by a run with another input
@@ -227,6 +228,18 @@ class CannotDecode(PayloadError):
 
     def __str__(self) -> str:
         return f"{self.what} does not fit {self.type}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ExportUnfit(PayloadError):
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source} cannot be replayed: {self.reason}; "
+            f"write a run to a file with: detent show MODULE:APP ID --export run.json"
+        )
 
 
 class RunError(DetentError):

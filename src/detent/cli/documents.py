@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from ..app import App, Run
+from ..app import App
 from ..clock import from_micros
 from ..engine.views import Execution, Happening, shown_state
 from ..errors import PayloadError
 from ..kernel.model import Error, RunRow, WorkerRow
-
-EXPORT_FORMAT = 1
 
 
 def run_document(app: App, row: RunRow) -> dict[str, Any]:
@@ -77,22 +75,6 @@ def worker_document(row: WorkerRow, *, alive: bool) -> dict[str, Any]:
 
 def error_document(error: Error) -> dict[str, str]:
     return {"type": error.type, "message": error.message, "traceback": error.traceback}
-
-
-def export_document(app: App, run: Run[Any]) -> dict[str, Any]:
-    """A run with nothing left out, as it is stored: times are microseconds, payloads are JSON text."""
-    store = app.engine.store
-    return {
-        "detent": EXPORT_FORMAT,
-        "exported_at": iso(datetime.now(UTC)),
-        "run": msgspec.to_builtins(run.row),
-        "journal": msgspec.to_builtins(store.journal([run.id])[run.id]),
-        "executions": msgspec.to_builtins(store.executions(run.id)),
-        "history": [
-            {"happened_at": moment, "event": event, "detail": detail}
-            for moment, event, detail in store.history(run.id)
-        ],
-    }
 
 
 def call_document(app: App, text: str | None) -> Any:

@@ -14,12 +14,12 @@ from rich.text import Text
 
 from ..app import App, Run
 from ..clock import from_micros
+from ..engine.exports import export
 from ..engine.views import Execution, Happening
 from ..kernel.model import RunState
 from .command import app_argument, command, id_argument, json_option
 from .documents import (
     execution_document,
-    export_document,
     history_document,
     payload,
     run_document,
@@ -94,7 +94,7 @@ def show(app: str, id: str, file: Path | None, as_json: bool) -> None:
     with opened(app) as found:
         run = found.run(id)
         if file is not None:
-            document = msgspec.json.format(msgspec.json.encode(export_document(found, run)), indent=2)
+            document = msgspec.json.format(msgspec.json.encode(export(found.engine, run.row)), indent=2)
             file.write_bytes(document + b"\n")
         executions = run.executions()
         if as_json:
