@@ -42,7 +42,8 @@ from .branches import see_branches
 from .calls import decode_call
 from .failures import describe
 from .recorded import RecordedFrame
-from .services import Registry, Services, Threads
+from .registry import Registry
+from .services import Services, Threads
 from .stillness import PIECE, StillLoop
 
 DEFAULT_TIMEOUT = 30.0  # seconds of real time
@@ -117,6 +118,7 @@ def _services(
         codec=codec,
         registry=registry,
         queues=queues or (),
+        heroes=cast(Any, None),
     )
 
 

@@ -17,7 +17,7 @@ from ..errors import DefinitionError, ExportUnfit
 from ..functions import FunctionWorkflow
 from ..kernel.drift import Difference, Recording, Replay
 from ..runtime import replaying
-from ..runtime.services import Registry
+from ..runtime.registry import Registry
 from ..serialization import Codec, Transform
 
 
