@@ -51,8 +51,8 @@ class Prefixes(SqlStore):
         self._seen: list[tuple[RunRow, list[Step], list[tuple[int, str, str]]]] = []
         self._guard = threading.Lock()
 
-    def apply(self, operations: Sequence[Operation], *, helpers_wanted: bool = False) -> Applied:
-        applied = super().apply(operations, helpers_wanted=helpers_wanted)
+    def apply(self, operations: Sequence[Operation], **options: Any) -> Applied:
+        applied = super().apply(operations, **options)
         self._look()
         return applied
 

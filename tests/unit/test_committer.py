@@ -22,7 +22,7 @@ class Slow:
     def __init__(self) -> None:
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def apply(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Applied:
+    def apply(self, operations: Sequence[Operation], **options: object) -> Applied:
         self.begun.set()
         assert self.gate.wait(PATIENCE)
         return Applied(["done"] * len(operations))
