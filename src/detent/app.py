@@ -364,13 +364,10 @@ def list_runs(
     before: datetime | None,
 ) -> list[RunRow]:
     _ = engine.services
-    # `performing` is not stored: it is `ready` with something executing.
-    performing = {"ready": 0, "performing": 1}.get(state or "")
     return engine.store.runs(
         limit=limit,
         type=type,
-        state=state if performing is None else "ready",
-        performing=performing,
+        state=state,
         queue=queue,
         before=None if before is None else to_micros(before),
     )

@@ -226,7 +226,7 @@ def events(store: SqlStore, run_id: str = "run") -> list[str]:
 
 def everything(store: SqlStore) -> dict[str, list[Any]]:
     """All rows of all tables, to show that nothing was changed."""
-    tables = ("runs", "executions", "steps", "messages", "readiness", "history", "workers")
+    tables = ("runs", "executions", "steps", "messages", "readiness", "history", "attributes", "workers")
     with store._reading() as tx:
         return {table: sorted(map(repr, tx.query(f"SELECT * FROM detent_{table}"))) for table in tables}
 

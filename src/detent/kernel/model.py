@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 MAIN = "main"
+Attribute = str | int | bool  # a searchable fact of a run
 
 
 class RunState(StrEnum):
@@ -92,6 +93,7 @@ class NewRun(_Row):
     signature: str | None = None  # of the graph that it was last settled under
     frozen_at: int | None = None  # its graph is stored with it
     watched: int = 0
+    attributes: dict[str, Attribute] = {}  # rows of a table of their own
 
 
 class NewExecution(_Row):
@@ -434,6 +436,7 @@ class RunRow(_Row):
     frozen_at: int | None = None
     irregular: int = 0  # readiness is recounted at every settle
     performing: int = 0
+    attributes: dict[str, Attribute] = {}
 
 
 class ExecutionRow(_Row):

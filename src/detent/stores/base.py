@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
 from ..errors import DatabaseUnavailable, PayloadTooLarge
 from ..kernel.model import Lease, Operation, WorkerRow
+from .queries import Queries
 from .statements import Statements
 
 _ENCODER = msgspec.json.Encoder()
@@ -126,6 +128,7 @@ class Driver(Protocol):
 
     name: str
     statements: Statements
+    queries: Queries  # their parameters are `:name`: `adapt` what is made of them
     writing: Any  # the lock that all lanes share where only one may write; else None
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter
@@ -252,9 +255,10 @@ def pyformat(statements: Any) -> Any:
     return replace(statements, **changed)
 
 
+@lru_cache(maxsize=1024)  # some statements are put together anew each time they are asked
 def named_to_pyformat(statement: str) -> str:
     """`:name` to `%(name)s`, for drivers that write parameters so."""
-    return re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", statement.replace("%", "%%"))
+    return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", statement.replace("%", "%%"))
 
 
 class Lane:

@@ -26,6 +26,7 @@ from ..kernel.model import (
 from . import readiness
 from .base import Tx, batch, write
 from .canceling import cancel_rest, wake_waiting
+from .listing import attribute_rows
 
 
 @dataclass
@@ -115,6 +116,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.insert_history, changes.history),
     ):
         write(tx, statement, rows)
+    if attributes := attribute_rows(changes.runs):
+        write(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
     # Counted before anything is put down: what is put down looks by itself what has happened by now.
     woken = readiness.count(tx, changes.settled, changes.now)
     if changes.parked:

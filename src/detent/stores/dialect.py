@@ -71,8 +71,16 @@ class Dialect(Protocol):
         """INSERT the batch; leave what exists as it is."""
         ...
 
-    def delete(self, table: str, columns: tuple[str, ...]) -> str:
-        """DELETE what has the same values in these columns as a row of the batch."""
+    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
+        """DELETE what has the same values in these columns as a row of the batch, found by that index."""
+        ...
+
+    def beyond(self, at: str, id: str, sign: str) -> str:
+        """The condition that a row lies beyond (:at, :id), in the order of an index on both."""
+        ...
+
+    def gathered(self, name: str, *values: str) -> str:
+        """All rows of a group as one JSON text: an object of names, and of lists of values."""
         ...
 
 

@@ -7,12 +7,14 @@ Payloads are JSON text that the codec has made, and need no look.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import NameUnfit
-from ..kernel.model import NewExecution, NewRun, Operation, Record, Send, Settle, Start, Step
+from ..kernel.model import Attribute, NewExecution, NewRun, Operation, Record, Send, Settle, Start, Step
+from .listing import attribute_text
 
 LONGEST_NAME = 255
+LONGEST_ATTRIBUTE = 100  # with its value and its run's id it is one key of an index
 LONGEST_KEY = 500  # of a step, of a message: made of other names
 
 
@@ -51,7 +53,18 @@ def _run(run: NewRun) -> NameUnfit | None:
         ("queue", run.queue, LONGEST_NAME),
         ("hero", run.hero_id or "", LONGEST_NAME),
         ("hero type", run.hero_type or "", LONGEST_NAME),
-    )
+    ) or unfit_attributes(run.attributes)
+
+
+def unfit_attributes(attributes: Mapping[str, Attribute]) -> NameUnfit | None:
+    for name, value in attributes.items():
+        found = _first(
+            ("attribute", name, LONGEST_ATTRIBUTE),
+            (f"the value of attribute {name!r},", attribute_text(value), LONGEST_NAME),
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def _execution(row: NewExecution) -> NameUnfit | None:

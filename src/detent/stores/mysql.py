@@ -18,6 +18,7 @@ from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, WorkerRow
 from .base import OFFICE_LOOK, STOPPED_AFTER, Listener, Office, Trouble, Tx, named_to_pyformat, pyformat
 from .dialect import kind_of
+from .queries import build_queries
 from .statements import Statements, build
 
 try:
@@ -104,9 +105,16 @@ class MySqlDialect:
             f" ON DUPLICATE KEY UPDATE {key[0]} = {table}.{key[0]}"
         )
 
-    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
-        return f"DELETE t FROM {self.rows(*columns)} {self.join(table, 't')} ON {same}"
+        return f"DELETE t FROM {self.rows(*columns)} {self.join(table, 't', index)} ON {same}"
+
+    def beyond(self, at: str, id: str, sign: str) -> str:
+        # A comparison of rows is no range here; this is one, of an index that ends with the key.
+        return f"({at} {sign} :at OR ({at} = :at AND {id} {sign} :id))"
+
+    def gathered(self, name: str, *values: str) -> str:
+        return f"JSON_OBJECTAGG({name}, JSON_ARRAY({', '.join(values)}))"
 
 
 def _split(assignments: str) -> list[str]:
@@ -131,6 +139,7 @@ class MySqlDriver:
     reading = None
     largest = 16 * 1024 * 1024  # until the server has told
     statements: Statements = pyformat(build(MySqlDialect()))
+    queries = build_queries(MySqlDialect())
 
     def __init__(self, url: str) -> None:
         self.own: set[int] = set()  # our listeners: we do not call ourselves

@@ -29,6 +29,7 @@ from .base import (
 )
 from .dialect import columns_of, kind_of
 from .fitness import unfit
+from .queries import build_queries
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
@@ -99,9 +100,15 @@ class PostgresDialect:
             f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
         )
 
-    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
         return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"
+
+    def beyond(self, at: str, id: str, sign: str) -> str:
+        return f"({at}, {id}) {sign} (:at, :id)"
+
+    def gathered(self, name: str, *values: str) -> str:
+        return f"CAST(json_object_agg({name}, json_build_array({', '.join(values)})) AS text)"
 
 
 def _record(dialect: PostgresDialect) -> str:
@@ -124,6 +131,7 @@ class PostgresDriver:
     reading = None
     largest = 1 << 29  # a value has at most 1 GB
     statements: Statements = pyformat(build(PostgresDialect()))
+    queries = build_queries(PostgresDialect())
     _quick = _record(PostgresDialect())
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:

@@ -26,11 +26,10 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, nodes
+from . import canceling, control, graphs, leases, listing, nodes
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
-from .statements import RUN_FILTERS
 
 T = TypeVar("T")
 RETRIES = 20
@@ -311,15 +310,25 @@ class SqlStore:
     def find_run(self, run_id: str) -> RunRow | None:
         with self._reading() as tx:
             rows = tx.query(tx.sql.run, id=run_id)
-        return rows_to(RunRow, rows)[0] if rows else None
+        return listing.to_runs(rows)[0] if rows else None
 
     def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
-        """The newest runs that fit all filters (see RUN_FILTERS)."""
-        given = {name: value for name, value in filters.items() if value is not None}
-        where = " AND ".join(RUN_FILTERS[name] for name in given) or "1 = 1"
-        statement = self.driver.statements.runs.replace("{filters}", self.driver.adapt(where))
+        """The newest runs that fit all filters (see listing.Wanted)."""
+        wanted = listing.Wanted(limit=limit, **filters)
+        # Our own connections are told never to sort; what has to be sorted goes as a guest.
+        pool = self._guests if wanted.sorts else self._pool
+        with pool.lane() as lane, lane.autocommit() as tx:
+            return listing.runs(tx, wanted)
+
+    def overdue(self, runs: Sequence[str], *, due: int) -> list[listing.Overdue]:
+        """What of these runs has been due since then or longer, longest first."""
         with self._reading() as tx:
-            return rows_to(RunRow, tx.query(statement, limit=limit, **given))
+            return listing.overdue(tx, runs, due=due)
+
+    def executing(self) -> dict[str, int]:
+        """How much each worker executes at this moment."""
+        with self._reading() as tx:
+            return listing.executing(tx)
 
     def executions(self, run_id: str) -> list[ExecutionRow]:
         with self._reading() as tx:

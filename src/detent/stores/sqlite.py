@@ -20,6 +20,7 @@ from ..errors import DatabaseUnavailable
 from ..kernel.model import Operation
 from .base import Listener, Office, Trouble, Tx
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
+from .queries import build_queries
 from .statements import ACTIVE_HERO, build
 
 BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
@@ -74,9 +75,15 @@ class SqliteDialect:
             f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
         )
 
-    def delete(self, table: str, columns: tuple[str, ...]) -> str:
+    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         names, fields = ", ".join(columns), ", ".join(f"x.{c}" for c in columns)
         return f"DELETE FROM {table} WHERE ({names}) IN (SELECT {fields} FROM {self.rows(*columns)})"
+
+    def beyond(self, at: str, id: str, sign: str) -> str:
+        return f"({at}, {id}) {sign} (:at, :id)"
+
+    def gathered(self, name: str, *values: str) -> str:
+        return f"json_group_object({name}, json_array({', '.join(values)}))"
 
 
 class SqliteDriver:
@@ -85,6 +92,7 @@ class SqliteDriver:
     name = "SQLite"
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
+    queries = build_queries(SqliteDialect())
 
     def __init__(self, path: str) -> None:
         self.memory = path in ("", ":memory:")

@@ -23,18 +23,6 @@ ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
    AND exclusive = 1 AND state IN ('ready', 'paused')"""
 FINAL_STEP = "('completed', 'failed')"
 
-# What a listing of runs may ask for; each is a condition beside the others.
-RUN_FILTERS = {
-    "type": "r.type = :type",
-    "state": "r.state = :state",
-    "queue": "r.queue = :queue",
-    "parent": "r.parent = :parent",
-    "before": "r.created_at < :before",
-    "after": "r.created_at >= :after",
-    "performing": "(CASE WHEN EXISTS (SELECT 1 FROM detent_executions e"
-    " WHERE e.run_id = r.id AND e.state = 'executing') THEN 1 ELSE 0 END) = :performing",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Statements:
@@ -100,7 +88,6 @@ class Statements:
     hero_run: str
     # Reads
     run: str
-    runs: str
     executions: str
     journal: str
     history: str
@@ -109,10 +96,10 @@ class Statements:
 
 def build(d: Dialect) -> Statements:
     """Return the statements in the dialect `d`."""
-    run_columns = columns_of(NewRun)
+    run_columns = tuple(c for c in columns_of(NewRun) if c not in _NO_COLUMNS)
     execution_columns = columns_of(NewExecution)
     step_columns = columns_of(Step)
-    run_row = ", ".join(f"r.{c}" for c in columns_of(RunRow) if c != "performing")
+    run_row = _run_row()
     execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
 
     return Statements(
@@ -328,20 +315,7 @@ SELECT node, attempt, outcome FROM detent_executions WHERE run_id = :id AND stat
    AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
                      WHERE l.run_id = e.run_id AND l.node = e.node)""",
         hero_run=f"SELECT id FROM detent_runs WHERE {d.hero}",
-        run=f"""
-SELECT {run_row},
-       CASE WHEN EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')
-            THEN 1 ELSE 0 END
-  FROM detent_runs r
- WHERE r.id = :id""",
-        runs=f"""
-SELECT {run_row},
-       CASE WHEN EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')
-            THEN 1 ELSE 0 END
-  FROM detent_runs r
- WHERE {{filters}}
- ORDER BY r.created_at DESC, r.id DESC
- LIMIT :limit""",
+        run=f"SELECT {whole_run(d)} FROM detent_runs r WHERE r.id = :id",
         executions=f"""
 SELECT {execution_row} FROM detent_executions e
  WHERE e.run_id = :id
@@ -354,6 +328,23 @@ SELECT result FROM detent_steps
  WHERE run_id = :id AND kind = 'publish' AND name = :name
  ORDER BY seq DESC LIMIT 1""",
     )
+
+
+_NO_COLUMNS = ("performing", "attributes")  # read from other tables, and written there
+RUN_FIELDS = (*(c for c in columns_of(RunRow) if c not in _NO_COLUMNS), *_NO_COLUMNS)
+EXECUTING = "EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')"
+
+
+def _run_row() -> str:
+    return ", ".join(f"r.{c}" for c in columns_of(RunRow) if c not in _NO_COLUMNS)
+
+
+def whole_run(d: Dialect) -> str:
+    """The RUN_FIELDS of a run `r`."""
+    attributes = d.gathered("f.name", "f.kind", "f.value")
+    return f"""{_run_row()},
+       CASE WHEN {EXECUTING} THEN 1 ELSE 0 END AS performing,
+       (SELECT {attributes} FROM detent_attributes f WHERE f.run_id = r.id) AS attributes"""
 
 
 _OF_EXECUTION = frozenset(

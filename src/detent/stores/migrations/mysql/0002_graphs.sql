@@ -11,7 +11,8 @@ CREATE TABLE IF NOT EXISTS detent_waits (
     target VARCHAR(255) NOT NULL,
     run_id VARCHAR(255) NOT NULL,
     node   VARCHAR(255) NOT NULL,
-    PRIMARY KEY (target, run_id, node)
+    PRIMARY KEY (target, run_id, node),
+    INDEX detent_waits_run (run_id)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 ALTER TABLE detent_runs

@@ -13,6 +13,7 @@ CREATE TABLE detent_waits (
     node   TEXT NOT NULL,
     PRIMARY KEY (target, run_id, node)
 );
+CREATE INDEX detent_waits_run ON detent_waits (run_id);
 
 ALTER TABLE detent_runs ADD COLUMN signature TEXT;
 ALTER TABLE detent_runs ADD COLUMN frozen_at BIGINT;
