@@ -13,17 +13,18 @@ import asyncio
 import random as _random
 import time
 import uuid as _uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from .app import App, list_runs
+from .app import App
 from .clock import span_micros, to_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
 from .durable import MISSING, needed_frame, span_of
 from .engine import Engine, Options, graphs
 from .engine.graphs import NodeState
+from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
 from .errors import ResultTimeout
@@ -137,17 +138,10 @@ class AsyncApp:
     async def run(self, id: str) -> AsyncRun[Any]:
         return AsyncRun(self, await _in_thread(lambda: self.engine.row(id)))
 
-    async def runs(
-        self,
-        *,
-        type: str | None = None,
-        state: str | None = None,
-        queue: str | None = None,
-        limit: int = 50,
-        before: datetime | None = None,
-    ) -> list[AsyncRun[Any]]:
-        rows = await _in_thread(lambda: list_runs(self.engine, type, state, queue, limit, before))
-        return [AsyncRun(self, row) for row in rows]
+    @property
+    def runs(self) -> AsyncRuns:
+        """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
+        return AsyncRuns(self)
 
     async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
         run_id = run if isinstance(run, str) else run.id
@@ -191,6 +185,10 @@ class AsyncStarter:
         if frame is not None:
             await frame.adrive(frame.checkpoint())
         return engine.prepare(definition, calls, self._options)
+
+    def within(self, connection: Any) -> AsyncWithin:
+        """The same inside of your transaction."""
+        return AsyncWithin(self._app, connection, self._options)
 
 
 class AsyncWithin:
@@ -334,6 +332,26 @@ class AsyncRun(RunFacts, Generic[R]):
 
     async def history(self) -> list[Happening]:
         return await _in_thread(lambda: history_of(self._app.engine, self._row))
+
+
+class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
+    """`app.runs`: finds runs; see `App.runs`."""
+
+    def __init__(self, app: AsyncApp) -> None:
+        self._app = app
+
+    async def _answer(self, state: str | None, filters: Filters) -> list[AsyncRun[Any]]:
+        rows = await _in_thread(lambda: find_runs(self._app.engine, state, filters))
+        return [AsyncRun(self._app, row) for row in rows]
+
+    def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> AsyncIterator[AsyncRun[Any]]:
+        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        return self._pages(Walk(self._app.engine, state, filters))
+
+    async def _pages(self, walk: Walk) -> AsyncIterator[AsyncRun[Any]]:
+        while not walk.over:
+            for row in await _in_thread(walk.next_page):
+                yield AsyncRun(self._app, row)
 
 
 # The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is

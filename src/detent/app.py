@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from .clock import span_micros, to_micros
+from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
 from .engine import Engine, Options, Settings, graphs
 from .engine.graphs import NodeState
+from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
 from .errors import ConfigurationError, ResultTimeout
@@ -127,11 +128,12 @@ class App:
         hero: Any = None,
         allow_multiple: bool = False,
         deadline: timedelta | datetime | None = None,
+        attributes: Mapping[str, str | int | bool] | None = None,
     ) -> Starter:
         """How the next run is started, apart from its own arguments.
 
         The same `id` twice is the same run.  A higher `priority` runs sooner.  At its
-        `deadline` a run that is not done fails.
+        `deadline` a run that is not done fails.  By its `attributes` it can be found.
         """
         return Starter(
             self,
@@ -143,6 +145,7 @@ class App:
                 hero=hero,
                 allow_multiple=allow_multiple,
                 deadline=deadline,
+                attributes=attributes,
             ),
         )
 
@@ -158,17 +161,10 @@ class App:
         """The run of that id."""
         return Run(self, self.engine.row(id))
 
-    def runs(
-        self,
-        *,
-        type: str | None = None,
-        state: str | None = None,
-        queue: str | None = None,
-        limit: int = 50,
-        before: datetime | None = None,
-    ) -> list[Run[Any]]:
-        """The newest runs, of a type, in a state."""
-        return [Run(self, row) for row in list_runs(self.engine, type, state, queue, limit, before)]
+    @property
+    def runs(self) -> Runs:
+        """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
+        return Runs(self)
 
     def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
         """Begin a new run that keeps everything before `from_step`."""
@@ -355,19 +351,20 @@ class Run(RunFacts, Generic[R]):
         return history_of(self._app.engine, self._row)
 
 
-def list_runs(
-    engine: Engine,
-    type: str | None,
-    state: str | None,
-    queue: str | None,
-    limit: int,
-    before: datetime | None,
-) -> list[RunRow]:
-    _ = engine.services
-    return engine.store.runs(
-        limit=limit,
-        type=type,
-        state=state,
-        queue=queue,
-        before=None if before is None else to_micros(before),
-    )
+class Runs(RunQueries[list[Run[Any]]]):
+    """`app.runs`: finds runs by state, type, hero, queue, parent, time and attributes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def _answer(self, state: str | None, filters: Filters) -> list[Run[Any]]:
+        return [Run(self._app, row) for row in find_runs(self._app.engine, state, filters)]
+
+    def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
+        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        return self._pages(Walk(self._app.engine, state, filters))
+
+    def _pages(self, walk: Walk) -> Iterator[Run[Any]]:
+        while not walk.over:
+            for row in walk.next_page():
+                yield Run(self._app, row)

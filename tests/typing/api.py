@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
 
 import detent
 from detent import Context, step, workflow
@@ -57,9 +58,18 @@ def sync_face(app: detent.App) -> None:
     assert_type(app.start(crawl, "u").result(), int)
     app.start(fulfil, "42")  # type: ignore[call-overload]
     app.start(fulfil)  # type: ignore[call-overload]
+    facts: dict[str, str | int | bool] = {"customer": "acme", "amount": 12}
+    assert_type(app.options(attributes=facts).start(fulfil, 42).attributes, dict[str, str | int | bool])
+    assert_type(app.runs(type=fulfil, state="failed", limit=5), list[detent.Run[Any]])
+    assert_type(app.runs.active(attributes=facts, cursor=run), list[detent.Run[Any]])
+    assert_type(app.runs.each(parent=run), Iterator[detent.Run[Any]])
+    app.runs(colour="red")  # type: ignore[call-arg]
+    app.runs.failed(limit="5")  # type: ignore[arg-type]
 
 
 async def async_face(app: detent.AsyncApp) -> None:
     run = await app.start(crawl, "u")
     assert_type(run, AsyncRun[int])
     assert_type(await run.result(), int)
+    assert_type(await app.runs.failed(type="crawl"), list[AsyncRun[Any]])
+    assert_type(app.runs.each(cursor=run), AsyncIterator[AsyncRun[Any]])

@@ -56,6 +56,7 @@ from ..stores.batch import Applied
 from ..stores.opening import open_store
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
+from .attributes import with_attributes
 from .heroes import Heroes
 from .including import collect
 from .settings import Options, Settings
@@ -296,7 +297,7 @@ class Engine:
         hero = self.heroes.name(options.hero)
         # A replay only asks which runs there would be: that needs no database.
         services = self._make_services(None) if replaying() else self.services
-        return plan_runs(services, definition, calls, options, hero)
+        return with_attributes(plan_runs(services, definition, calls, options, hero), options.attributes)
 
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
         """After the commit (or, without answers, instead of it): begin what is leased to us."""
@@ -441,7 +442,8 @@ class Engine:
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
-        return plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+        start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+        return with_attributes(start, row.attributes)
 
 
 def _node_id(course: Course | None, node: str) -> str:

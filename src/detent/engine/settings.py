@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ..clock import Clock, SystemClock
 from ..context import Context
 from ..errors import ConfigurationError
+from ..kernel.model import Attribute
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..serialization import DEFAULT_MAX_PAYLOAD, Transform
 
@@ -55,3 +56,4 @@ class Options:
     hero: Any = None
     allow_multiple: bool = False
     deadline: timedelta | datetime | None = None
+    attributes: Mapping[str, Attribute] | None = None

@@ -186,4 +186,5 @@ def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRo
         signature=run.signature,
         frozen_at=run.frozen_at,
         performing=int(performing),
+        attributes=run.attributes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,17 @@ from msgspec.structs import replace
 
 from ..clock import from_micros
 from ..errors import GraphTampered
-from ..kernel.model import Error, ExecutionRow, ExecutionState, RunEnd, RunRow, RunState, Step, StepState
+from ..kernel.model import (
+    Attribute,
+    Error,
+    ExecutionRow,
+    ExecutionState,
+    RunEnd,
+    RunRow,
+    RunState,
+    Step,
+    StepState,
+)
 from ..runtime.failures import decode_error
 from .core import Engine
 
@@ -82,9 +93,30 @@ class RunFacts:
         return None if self._row.finished_at is None else from_micros(self._row.finished_at)
 
     @property
+    def attributes(self) -> dict[str, Attribute]:
+        """What the run can be found by, as `app.options(attributes=...)` gave it."""
+        return dict(self._row.attributes)
+
+    @property
+    def cursor(self) -> str:
+        """Its place in a listing: `app.runs(cursor=...)` goes on behind it, even when the run is gone."""
+        return cursor_of(self._row)
+
+    @property
     def row(self) -> RunRow:
         """All that is stored of it."""
         return self._row
+
+
+def cursor_of(row: RunRow) -> str:
+    """A run's place in a listing, as text."""
+    return f"{row.created_at}@{row.id}"
+
+
+def place_of(cursor: str) -> tuple[int, str] | None:
+    """The place that a cursor names; None where it is none."""
+    created_at, at, id = cursor.partition("@")
+    return (int(created_at), id) if at and re.fullmatch("[0-9]{1,18}", created_at) else None
 
 
 def shown_state(row: RunRow) -> str:

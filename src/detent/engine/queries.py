@@ -1,0 +1,206 @@
+"""Finding runs: what people ask for, checked, as the store wants it; and walking over all pages.
+
+    app.runs(type=fulfil, attributes={"customer": "acme"})
+    app.runs.failed(after=yesterday, limit=10)
+    for run in app.runs.each(state="paused"): ...
+
+The order is newest first.  A page continues exactly behind a run, `cursor=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+from ..clock import span_micros, to_micros
+from ..errors import ConfigurationError, RunNotFound
+from ..kernel.model import Attribute, RunRow, RunState
+from ..stores.listing import Wanted
+from .attributes import checked_attributes
+from .core import Engine
+from .starting import check_text
+from .views import RunFacts, cursor_of, place_of
+
+DEFAULT_LIMIT = 50
+PAGE = 200  # runs that are read at a time when all of them are walked over
+ACTIVE = "active"  # not final: ready, performing or paused
+STATES = (*map(str, RunState), ACTIVE)
+_MOST = 2**31
+
+Answer = TypeVar("Answer")
+
+
+class Filters(TypedDict, total=False):
+    """What a query takes; all that is given must fit."""
+
+    type: Any  # a workflow's name, or the workflow
+    hero: Any  # whatever app.options(hero=) takes
+    queue: str | None
+    parent: RunFacts | str | None
+    after: datetime | None  # created then or later
+    before: datetime | None  # created earlier
+    attributes: Mapping[str, Attribute] | None
+    overdue: timedelta | None  # something of it has been due for longer, and nobody took it
+    cursor: RunFacts | str | None  # the run behind which to continue
+    limit: int | None
+
+
+class RunQueries(Generic[Answer]):
+    """The questions of `app.runs`; App answers them at once, AsyncApp when they are awaited."""
+
+    def _answer(self, state: str | None, filters: Filters) -> Answer:
+        raise NotImplementedError
+
+    def __call__(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Answer:
+        """The newest runs that fit, at most `limit` (50)."""
+        return self._answer(state, filters)
+
+    def active(self, **filters: Unpack[Filters]) -> Answer:
+        """Those that are not over."""
+        return self._answer(ACTIVE, filters)
+
+    def ready(self, **filters: Unpack[Filters]) -> Answer:
+        """Those that are active, and of which nothing executes now."""
+        return self._answer(RunState.READY, filters)
+
+    def performing(self, **filters: Unpack[Filters]) -> Answer:
+        """Those of which something executes now."""
+        return self._answer(RunState.PERFORMING, filters)
+
+    def paused(self, **filters: Unpack[Filters]) -> Answer:
+        return self._answer(RunState.PAUSED, filters)
+
+    def finished(self, **filters: Unpack[Filters]) -> Answer:
+        return self._answer(RunState.FINISHED, filters)
+
+    def failed(self, **filters: Unpack[Filters]) -> Answer:
+        return self._answer(RunState.FAILED, filters)
+
+    def canceled(self, **filters: Unpack[Filters]) -> Answer:
+        return self._answer(RunState.CANCELED, filters)
+
+
+def find_runs(engine: Engine, state: str | None, filters: Filters) -> list[RunRow]:
+    """One page."""
+    limit = filters.get("limit")
+    wanted = checked(engine, state, filters, DEFAULT_LIMIT if limit is None else limit)
+    return _listed(engine, wanted, filters.get("cursor"))
+
+
+class Walk:
+    """All pages, one at a time; what begins meanwhile does not disturb it."""
+
+    def __init__(self, engine: Engine, state: str | None, filters: Filters) -> None:
+        self._engine = engine
+        self._left = filters.get("limit")
+        self._cursor = filters.get("cursor")
+        self._wanted = checked(engine, state, filters, PAGE if self._left is None else self._left)
+        self.over = False
+
+    def next_page(self) -> list[RunRow]:
+        """The next runs; `over` says whether these were the last."""
+        size = PAGE if self._left is None else min(PAGE, self._left)
+        rows = _listed(self._engine, replace(self._wanted, limit=size), self._cursor)
+        if self._left is not None:
+            self._left -= len(rows)
+        self.over = len(rows) < size or self._left == 0
+        if rows:
+            self._cursor = cursor_of(rows[-1])
+        return rows
+
+
+def _listed(engine: Engine, wanted: Wanted, cursor: RunFacts | str | None) -> list[RunRow]:
+    _ = engine.services  # open
+    wanted = replace(wanted, beyond=_place(engine, cursor))
+    return engine.store.runs(**{name: getattr(wanted, name) for name in Wanted.__slots__})
+
+
+def _place(engine: Engine, cursor: RunFacts | str | None) -> tuple[int, str] | None:
+    """Where a page begins: behind a run, or behind where one was that is gone."""
+    if cursor is None:
+        return None
+    if isinstance(cursor, RunFacts):
+        return cursor.row.created_at, cursor.id
+    try:
+        row = engine.store.run(check_text("a cursor", cursor))
+    except RunNotFound:
+        place = place_of(cursor)
+        if place is None:
+            raise ConfigurationError(
+                f"cursor={cursor!r} is neither a run's id nor its cursor; pass the last run of a page"
+            ) from None
+        return place
+    return row.created_at, row.id
+
+
+# -- Checking what was asked -------------------------------------------------------------------------
+
+
+def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> Wanted:
+    """What the store is asked; ConfigurationError where it makes no sense."""
+    for name in filters:
+        if name not in Filters.__annotations__:
+            known = ", ".join(["state", *Filters.__annotations__])
+            raise ConfigurationError(f"runs have no filter {name!r}; they have {known}")
+    if state is not None and state not in STATES:
+        raise ConfigurationError(f"state={state!r}: a run's state is one of {', '.join(STATES)}")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _MOST:
+        raise ConfigurationError(f"limit={limit!r}: must be a whole number, 1 or more")
+    cursor = filters.get("cursor")
+    if not isinstance(cursor, RunFacts | str | None):
+        raise ConfigurationError(f"cursor={cursor!r}: pass a run, its id, or its cursor")
+    hero = engine.heroes.name(filters.get("hero")) or (None, None)
+    return Wanted(
+        limit=limit,
+        state=None if state is None else str(state),
+        type=_type(filters.get("type")),
+        hero_type=None if hero[0] is None else check_text("a hero's type", hero[0]),
+        hero_id=None if hero[1] is None else check_text("a hero's id", hero[1]),
+        queue=_text("queue", filters.get("queue")),
+        parent=_parent(filters.get("parent")),
+        after=_moment("after", filters.get("after")),
+        before=_moment("before", filters.get("before")),
+        attributes=checked_attributes(filters.get("attributes")),
+        overdue=_overdue(engine, state, filters.get("overdue")),
+    )
+
+
+def _type(given: Any) -> str | None:
+    if given is None:
+        return None
+    name = given if isinstance(given, str) else getattr(given, "name", None)
+    if not isinstance(name, str):
+        raise ConfigurationError(f"type={given!r}: give a workflow, or its name")
+    return check_text("a type", name)
+
+
+def _text(name: str, given: Any) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{name}={given!r}: give a text")
+    return check_text(f"{name}, given as", given)
+
+
+def _parent(given: Any) -> str | None:
+    return given.id if isinstance(given, RunFacts) else _text("parent", given)
+
+
+def _moment(name: str, given: Any) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, datetime):
+        raise ConfigurationError(f"{name}={given!r}: give a datetime")
+    return to_micros(given)
+
+
+def _overdue(engine: Engine, state: str | None, given: Any) -> int | None:
+    if given is None:
+        return None
+    if not isinstance(given, timedelta) or given < timedelta(0):
+        raise ConfigurationError(f"overdue={given!r}: give a timedelta, how long it has been due")
+    if state not in (None, ACTIVE, RunState.READY, RunState.PERFORMING):
+        raise ConfigurationError(f"a run that is {state} is never overdue; leave state={str(state)!r} out")
+    return engine.clock.now() - span_micros(given)
