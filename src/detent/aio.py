@@ -143,6 +143,10 @@ class AsyncApp:
         """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
         return AsyncRuns(self)
 
+    async def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
+        """Remove runs that ended longer ago; see `App.gc`."""
+        return await _in_thread(lambda: self.engine.remove_old(older_than, limit))
+
     async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
         run_id = run if isinstance(run, str) else run.id
         start = await _in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))

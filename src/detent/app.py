@@ -166,6 +166,13 @@ class App:
         """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
         return Runs(self)
 
+    def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
+        """Remove runs that ended longer ago, with all that belongs to them; returns how many.
+
+        A child goes with its parent, never before it.
+        """
+        return self.engine.remove_old(older_than, limit)
+
     def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
         """Begin a new run that keeps everything before `from_step`."""
         run_id = run if isinstance(run, str) else run.id

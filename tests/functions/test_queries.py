@@ -273,6 +273,18 @@ def test_a_page_goes_on_behind_a_run(ten: tuple[detent.App, list[str]]) -> None:
     assert app.runs(cursor=order[-1]) == []
 
 
+def test_a_cursor_outlives_its_run(ten: tuple[detent.App, list[str]]) -> None:
+    app, order = ten
+    last = app.runs(limit=4)[-1]
+    last.cancel()
+    assert app.gc(older_than=timedelta(0)) == 0  # it ended just now
+    app.engine.clock.advance(days=1)  # type: ignore[attr-defined]
+    assert app.gc(older_than=timedelta(hours=1)) == 1
+    assert ids(app.runs(cursor=last)) == ids(app.runs(cursor=last.cursor)) == order[4:]
+    with pytest.raises(ConfigurationError, match="neither a run's id nor its cursor"):
+        app.runs(cursor=last.id)
+
+
 def test_all_runs_are_walked_over_while_others_begin(
     ten: tuple[detent.App, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

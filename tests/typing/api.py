@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any, assert_type
 
 import detent
@@ -65,6 +66,7 @@ def sync_face(app: detent.App) -> None:
     assert_type(app.runs.each(parent=run), Iterator[detent.Run[Any]])
     app.runs(colour="red")  # type: ignore[call-arg]
     app.runs.failed(limit="5")  # type: ignore[arg-type]
+    assert_type(app.gc(older_than=timedelta(days=30)), int)
 
 
 async def async_face(app: detent.AsyncApp) -> None:
@@ -73,3 +75,4 @@ async def async_face(app: detent.AsyncApp) -> None:
     assert_type(await run.result(), int)
     assert_type(await app.runs.failed(type="crawl"), list[AsyncRun[Any]])
     assert_type(app.runs.each(cursor=run), AsyncIterator[AsyncRun[Any]])
+    assert_type(await app.gc(older_than=timedelta(days=30)), int)

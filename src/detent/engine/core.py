@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -59,7 +60,8 @@ from ..worker.worker import Worker
 from .attributes import with_attributes
 from .heroes import Heroes
 from .including import collect
-from .settings import Options, Settings
+from .retention import Sweeper, remove_expired
+from .settings import Options, Settings, check_age
 from .starting import check_text, declared_queue, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
 
@@ -84,6 +86,7 @@ class Engine:
         self._services: Services | None = None
         self._guard = threading.RLock()
         self.waiters = Waiters(self.store)
+        self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
 
     # Opening and closing
@@ -113,11 +116,16 @@ class Engine:
                 self._services.local = self.worker
                 self.worker.start()
                 self._listen()
+                if self.settings.retention is not None:
+                    self._sweeper = Sweeper(self.store, self.clock, self.settings.retention)
 
     def close(self) -> None:
         """Drain the worker and close the database; the engine can be opened again."""
         with self._guard:
             services, worker = self._services, self.worker
+            if self._sweeper is not None:
+                self._sweeper.stop()
+                self._sweeper = None
             if self._deaf is not None:
                 self._deaf.set()  # it ends by itself, at the end of its present piece
                 self._deaf = None
@@ -302,6 +310,8 @@ class Engine:
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
         """After the commit (or, without answers, instead of it): begin what is leased to us."""
         created = {answer.id for answer in answers or () if answer.created}
+        if start.chosen:
+            self.waiters.begun(created)
         leased = [row for row in start.executions if row.state == ExecutionState.EXECUTING]
         mine = [row for row in leased if row.run_id in created]
         local = self.services.local
@@ -325,6 +335,7 @@ class Engine:
 
     def fresh(self, start: Start) -> list[RunRow]:
         """Runs that were just planned, as they will be."""
+        self.waiters.begun(run.id for run in start.runs)
         return [fresh_row(run, False) for run in start.runs]
 
     # Messages and control
@@ -389,6 +400,16 @@ class Engine:
     def _poke(self) -> None:
         if self.worker is not None:
             self.worker.poke()
+
+    # Retention
+
+    def remove_old(self, age: timedelta, limit: int | None = None) -> int:
+        """Remove what ended longer ago, at most `limit`; return how many."""
+        before = self.clock.now() - span_micros(check_age("older_than", age))
+        if limit is not None and limit < 1:
+            raise ConfigurationError(f"limit={limit!r}: must be at least 1, or None")
+        _ = self.services
+        return remove_expired(self.store, before, limit=limit)
 
     # Waiting for results
 

@@ -33,6 +33,7 @@ class Settings:
     transform: Transform | None = None
     on_error: Callable[[BaseException, Context], None] | None = None
     missing_after: timedelta = timedelta(minutes=1)
+    retention: timedelta | None = None  # None: what is over stays
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
@@ -43,6 +44,8 @@ class Settings:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.lease < timedelta(seconds=2):
             raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
+        if self.retention is not None:
+            check_age("retention", self.retention)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +60,10 @@ class Options:
     allow_multiple: bool = False
     deadline: timedelta | datetime | None = None
     attributes: Mapping[str, Attribute] | None = None
+
+
+def check_age(name: str, age: Any) -> timedelta:
+    """How long ago a run must have ended to be removed."""
+    if not isinstance(age, timedelta) or age < timedelta(0):
+        raise ConfigurationError(f"{name}={age!r}: give a timedelta, how long runs are kept after their end")
+    return age

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..kernel.model import RunEnd, RunState
 from ..stores.base import Trouble
@@ -64,6 +64,11 @@ class Waiters:
     def recent(self, run_id: str) -> RunEnd | None:
         """The end of a run that finished here not long ago; finished is final."""
         return self._finished.get(run_id)
+
+    def begun(self, runs: Iterable[str]) -> None:
+        """These runs begin now: an end of that id is the end of another run, which was removed since."""
+        for run_id in runs:
+            self._finished.pop(run_id, None)
 
     def add(self, waiter: Waiter) -> None:
         with self._guard:

@@ -26,7 +26,7 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, listing, nodes
+from . import canceling, control, graphs, leases, listing, nodes, removing
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -352,6 +352,25 @@ class SqlStore:
         with self._reading() as tx:
             rows = tx.query(tx.sql.published, id=run_id, name=name)
         return rows[0][0] if rows else None
+
+    # Retention
+
+    def expired(self, *, before: int, beyond: removing.Place, limit: int) -> list[removing.Expired]:
+        """Runs that ended before then, longest ago first, beyond a place; some of them may not go yet."""
+        with self._reading() as tx:
+            return removing.expired(tx, before=before, beyond=beyond, limit=limit)
+
+    def going_with(self, parents: Collection[str], *, before: int) -> set[str]:
+        """Those of the runs that may go, or would if their own parents were gone; reads only."""
+        with self._reading() as tx:
+            return removing.going_with(tx, parents, before=before)
+
+    def remove(self, runs: Sequence[str], *, before: int) -> int:
+        """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
+        if self.driver.writing is not None:
+            return self._again(self._writer, lambda tx: removing.remove(tx, runs, before=before))
+        with self._pool.lane() as lane:  # neither the committer nor a heartbeat waits for it
+            return self._again(lane, lambda tx: removing.remove(tx, runs, before=before))
 
     # Transactions of users
 

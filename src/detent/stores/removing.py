@@ -1,0 +1,79 @@
+"""Removing runs that ended long ago, and all that belongs to them.
+
+    1. Only what is over, and was over before a moment, and executes nothing any more: a canceled run may
+       still be undoing what it did.
+    2. Never before its parent.  A parent's journal reads its children, and a failed parent may be resumed:
+       with a child gone, it would begin that child anew.
+
+Nobody waits for this, and it waits for nobody: the walk over what has expired takes no
+locks, and a removal skips what others have in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from .base import Tx, batch
+
+Place = tuple[int, str]  # when a run ended, and its id
+BEGINNING: Place = (-1, "")
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """A run that ended too long ago."""
+
+    finished_at: int
+    id: str
+    parent: str | None
+    parentless: int  # it has no parent, or none any more
+    idle: int  # nothing of it is left to be done
+
+    @property
+    def place(self) -> Place:
+        return self.finished_at, self.id
+
+    @property
+    def may_go(self) -> bool:
+        return bool(self.idle and self.parentless)
+
+
+def expired(tx: Tx, *, before: int, beyond: Place, limit: int) -> list[Expired]:
+    """What ended before then, longest ago first."""
+    statement = tx.driver.adapt(tx.driver.queries.expired)
+    at, id = beyond
+    return [Expired(*row) for row in tx.query(statement, before=before, at=at, id=id, limit=limit)]
+
+
+def going_with(tx: Tx, parents: Collection[str], *, before: int) -> set[str]:
+    """Which of these runs would be removed, if all that may go went: they and all above them have expired."""
+    statement = tx.driver.adapt(tx.driver.queries.ancestors)
+    known: dict[str, tuple[str | None, bool]] = {}
+    asked = set(parents)
+    while asked:
+        rows = tx.query(statement, rows=batch([{"id": run} for run in sorted(asked)]), before=before)
+        known |= {run: (parent, bool(goes)) for run, parent, goes in rows}
+        asked = {parent for _, parent, goes in rows if parent is not None and goes} - {*known}
+
+    def goes(run: str | None) -> bool:
+        while run in known:
+            run, expired = known[run]
+            if not expired:
+                return False
+        return True  # nobody above it is left
+
+    return {run for run in parents if goes(run)}
+
+
+def remove(tx: Tx, runs: Sequence[str], *, before: int) -> int:
+    """Remove those of them that may go; return how many."""
+    if not runs:
+        return 0
+    asked = batch([{"id": run} for run in sorted(runs)])
+    found = tx.query(tx.driver.adapt(tx.driver.queries.removable), rows=asked, before=before)
+    if found:
+        gone = batch([{"id": run, "run_id": run} for (run,) in found])
+        for statement in tx.driver.queries.remove:
+            tx.run(tx.driver.adapt(statement), rows=gone)
+    return len(found)
