@@ -52,10 +52,26 @@ class Command(click.Command):
                     formatter.write_text(line)
 
 
+class Loose(click.Option):
+    """An option whose value may be left out; what does not fit it is not taken for its value."""
+
+    def __init__(self, *args: Any, otherwise: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.otherwise = otherwise
+
+    def fits(self, text: str) -> bool:
+        try:
+            self.type.convert(text, self, None)
+        except click.BadParameter:
+            return False
+        return True
+
+
 class AppCommand(Command):
     """A command on an app, its first argument; DETENT_APP stands in where that is left out."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = self._filled_in(args)
         default = os.environ.get(APP_VARIABLE, "")
         places = self._places(args)
         arguments = [param for param in self.params if isinstance(param, click.Argument)]
@@ -76,6 +92,19 @@ class AppCommand(Command):
                 ctx,
             )
         return super().parse_args(ctx, args)
+
+    def _filled_in(self, args: list[str]) -> list[str]:
+        """With the values that were left out: `--overdue shop:app` is `--overdue=1m shop:app`."""
+        loose = {name: param for param in self.params if isinstance(param, Loose) for name in param.opts}
+        filled: list[str] = []
+        rest = list(args)
+        while rest and rest[0] != "--":
+            arg = rest.pop(0)
+            if arg in loose:
+                given = rest.pop(0) if rest and loose[arg].fits(rest[0]) else loose[arg].otherwise
+                arg = f"{arg}={given}"
+            filled.append(arg)
+        return filled + rest
 
     def _places(self, args: list[str]) -> list[int]:
         """Where the arguments stand among the options."""

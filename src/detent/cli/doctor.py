@@ -83,7 +83,7 @@ def examine(target: Target) -> Iterator[Finding]:
         backlog = waiting(store)
         yield _workers(target, workers, backlog)
         yield _definitions(target, backlog)
-        yield _overdue(workers, backlog)
+        yield _overdue(target, workers, backlog)
     finally:
         store.close()
 
@@ -208,7 +208,7 @@ def _definitions(target: Target, backlog: list[Waiting]) -> Finding:
     )
 
 
-def _overdue(workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
+def _overdue(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
     now = time.time_ns() // 1000
     late = [
         (item, (now - item.oldest) / 1e6)
@@ -224,4 +224,10 @@ def _overdue(workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> F
     found = f"{jobs}: the oldest has been due for {span(oldest)}"
     if not any(lives for _, lives in workers):
         return Finding("overdue", BAD, found, "it begins as soon as there is a worker")
-    return Finding("overdue", WARNING, found, "more workers, or a higher --concurrency, would help")
+    return Finding(
+        "overdue",
+        WARNING,
+        found,
+        f"more workers, or a higher --concurrency, would help; detent runs {target.reference} --overdue "
+        "says who could take what",
+    )

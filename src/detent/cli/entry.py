@@ -9,10 +9,11 @@ from .command import Front
 from .demo import demo
 from .doctor import doctor
 from .graphing import graph, reattempt, skip, verify
-from .reading import history, runs, show, workers
+from .listing import runs
+from .reading import history, show, workers
 from .serving import worker
 from .starting import send, start
-from .steering import cancel, fork, migrate, pause, resume
+from .steering import cancel, fork, gc, migrate, pause, resume
 
 
 @click.group(
@@ -43,6 +44,7 @@ for _command in (
     fork,
     verify,
     workers,
+    gc,
     migrate,
     doctor,
     demo,

@@ -1,10 +1,11 @@
-"""Which workers live, as another worker would see it."""
+"""Which workers live, as another worker would see it, and what they could take."""
 
 from __future__ import annotations
 
 import time
 
 from ..kernel.model import WorkerRow
+from ..stores.listing import Overdue
 from ..stores.sql import SqlStore
 
 
@@ -20,3 +21,23 @@ def living(store: SqlStore) -> list[tuple[WorkerRow, bool]]:
     finally:
         office.leave()
     return [(row, row.id not in vacant and row.lease_until >= now) for row in rows]
+
+
+class Workforce:
+    """The workers that live, and how busy they are."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._workers = [row for row, lives in living(store) if lives]
+        self._executing = store.executing()
+
+    def taker(self, item: Overdue) -> tuple[str, str]:
+        """Who could take an execution: `none`, `busy` or `free`; and that in words."""
+        if not self._workers:
+            return "none", "no worker is alive"
+        serving = [row for row in self._workers if item.queue in row.queues.split(",")]
+        if not serving:
+            return "none", f"no worker takes from {item.queue}"
+        if all(self._executing.get(row.id, 0) >= row.concurrency for row in serving):
+            return "busy", "its workers are busy" if len(serving) > 1 else "its worker is busy"
+        # What a worker includes is not in the database: that is left to people.
+        return "free", f"a worker has room; does it include {item.job}?"

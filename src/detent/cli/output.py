@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..app import Run
 from ..kernel.model import Error
 
 STYLES = {
@@ -91,6 +92,11 @@ def span(seconds: float | None) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86_400:.0f} d"
+
+
+def seconds(run: Run[Any]) -> float | None:
+    """How long a run took, where it is over."""
+    return None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
 
 
 def local_time(moment: datetime) -> str:

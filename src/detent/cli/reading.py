@@ -1,4 +1,4 @@
-"""`detent runs`, `show`, `history`, `workers`: what is in the database."""
+"""`detent show`, `history`, `workers`: what is in the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..app import App, Run
 from ..clock import from_micros
 from ..engine.exports import export
 from ..engine.views import Execution, Happening
-from ..kernel.model import RunState
+from ..stores.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
 from .documents import (
     execution_document,
@@ -37,6 +37,7 @@ from .output import (
     folded,
     keep_whole,
     local_time,
+    seconds,
     span,
     state_text,
     table,
@@ -44,39 +45,6 @@ from .output import (
 )
 
 _BAR = 24  # characters of a timeline
-
-
-@command(example="detent runs shop:app --state failed --limit 5")
-@app_argument
-@click.option("--state", type=click.Choice([str(state) for state in RunState]), help="Only those.")
-@click.option("--type", "type_", metavar="WORKFLOW", help="Only runs of this workflow.")
-@click.option("--queue", help="Only runs on this queue.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
-@json_option
-def runs(
-    app: str, state: str | None, type_: str | None, queue: str | None, limit: int, as_json: bool
-) -> None:
-    """List the newest runs."""
-    with opened(app) as found:
-        listed = found.runs(state=state, type=type_, queue=queue, limit=limit)
-        if as_json:
-            write_json([run_document(found, run.row) for run in listed])
-            return
-        if not listed:
-            console().print("no runs here" if not (state or type_ or queue) else "no run fits", style="dim")
-            return
-        rows = table("id", "workflow", "state", "queue", "started", "took", "input", right=("took",))
-        for run in listed:
-            rows.add_row(
-                run.id,
-                run.type,
-                state_text(run.state),
-                run.row.queue,
-                ago(run.created_at),
-                span(_seconds(run)),
-                Text(brief_call(payload(found, run.row.input), 40), style="dim"),
-            )
-        console().print(keep_whole(rows))
 
 
 @command(example="detent show shop:app order-42\ndetent show shop:app order-42 --export order-42.json")
@@ -155,10 +123,6 @@ def workers(app: str, as_json: bool) -> None:
         console().print(keep_whole(rows))
 
 
-def _seconds(run: Run[Any]) -> float | None:
-    return None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
-
-
 def _print_head(out: Console, app: App, run: Run[Any]) -> None:
     row = run.row
     title = Text.assemble((run.id, "bold"), f"  {run.type}  ", state_text(run.state))
@@ -173,9 +137,10 @@ def _print_head(out: Console, app: App, run: Run[Any]) -> None:
 
     fact("queue", row.queue + (f", priority {row.priority}" if row.priority else ""))
     fact("started", f"{local_time(run.created_at)}, {ago(run.created_at)}")
-    fact("took", span(_seconds(run)) if run.finished_at is not None else None)
+    fact("took", span(seconds(run)) if run.finished_at is not None else None)
     fact("deadline", None if row.deadline is None else local_time(from_micros(row.deadline)))
     fact("hero", None if row.hero_type is None else f"{row.hero_type} {row.hero_id}")
+    fact("attributes", ", ".join(f"{name}={attribute_text(fact)}" for name, fact in run.attributes.items()))
     fact("parent", row.parent)
     fact("forked from", row.forked_from)
     fact("input", brief_call(payload(app, row.input), 400))

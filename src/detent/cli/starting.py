@@ -9,11 +9,12 @@ import click
 
 from ..app import App, Run
 from ..errors import DetentError
+from ..kernel.model import Attribute
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import payload, run_document
 from .finding import opened
 from .output import brief, console, state_text, write_json
-from .values import call_of, span, span_or_moment, value_of
+from .values import attribute, call_of, span, span_or_moment, value_of
 
 
 @command(
@@ -30,6 +31,14 @@ from .values import call_of, span, span_or_moment, value_of
 @click.option(
     "--deadline", type=span_or_moment, metavar="WHEN", help="Fail the run then: 2h, or an ISO time."
 )
+@click.option(
+    "--attribute",
+    "attributes",
+    type=attribute,
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Find the run by this later; may be given several times.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
 @click.option("--timeout", type=span, metavar="SPAN", help="With --wait: wait no longer than this.")
 @json_option
@@ -42,6 +51,7 @@ def start(
     priority: int | None,
     delay: timedelta | None,
     deadline: timedelta | datetime | None,
+    attributes: tuple[tuple[str, Attribute], ...],
     wait: bool,
     timeout: timedelta | None,
     as_json: bool,
@@ -54,7 +64,14 @@ def start(
     with opened(app) as found:
         definition = _definition(found, workflow)
         values, named = call_of(definition, found.engine.services.codec, args)
-        options = found.options(id=id, queue=queue, priority=priority, delay=delay, deadline=deadline)
+        options = found.options(
+            id=id,
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            deadline=deadline,
+            attributes=dict(attributes),
+        )
         run = options.start(definition, *values, **named)
         if not as_json:
             out = console(stderr=wait)

@@ -1,15 +1,20 @@
-"""`detent pause`, `resume`, `cancel`, `fork`, `migrate`: what changes something and says so."""
+"""`detent pause`, `resume`, `cancel`, `fork`, `gc`, `migrate`: what changes something and says so."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import click
 
 from ..app import App, Run
+from ..clock import from_micros, span_micros
+from ..engine.retention import count_expired
 from ..stores.checkup import schema
 from .command import Failure, app_argument, command, id_argument, json_option
-from .documents import run_document
+from .documents import iso, run_document
 from .finding import find, opened, place
-from .output import console, state_text, write_json
+from .output import console, local_time, state_text, write_json
+from .values import span
 
 
 def _reason_option(function: click.decorators.FC) -> click.decorators.FC:
@@ -68,6 +73,41 @@ def fork(app: str, id: str, from_step: str, new_id: str | None, as_json: bool) -
         if old.type not in known:
             raise Failure(f"a fork runs code, and {app} does not include {old.type!r}; give MODULE:APP")
         report(found, found.fork(old, from_step=from_step, id=new_id), as_json=as_json)
+
+
+@command(example="detent gc shop:app --older-than 30d --dry-run")
+@app_argument
+@click.option(
+    "--older-than",
+    type=span,
+    metavar="SPAN",
+    help="Those that ended longer ago.  [default: the app's retention]",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--dry-run", is_flag=True, help="Only say how many would go.")
+@json_option
+def gc(app: str, older_than: timedelta | None, limit: int | None, dry_run: bool, as_json: bool) -> None:
+    """Remove runs that ended long ago, with all that belongs to them.
+
+    What is active or paused stays, and so does a child as long as its parent.
+    """
+    with opened(app) as found:
+        engine = found.engine
+        age = older_than if older_than is not None else engine.settings.retention
+        if age is None:
+            raise click.UsageError("the app has no retention; say how old: --older-than 30d")
+        before = engine.clock.now() - span_micros(age)
+        if dry_run:
+            number = count_expired(engine.store, before)
+            number = number if limit is None else min(number, limit)
+        else:
+            number = found.gc(older_than=age, limit=limit)
+        if as_json:
+            write_json({"removed": number, "dry_run": dry_run, "ended_before": iso(from_micros(before))})
+            return
+        runs = f"{number} run{'' if number == 1 else 's'}"
+        what = f"{runs} would go" if dry_run else f"[green]✓[/] removed {runs}"
+        console().print(f"{what}, ended before {local_time(from_micros(before))}")
 
 
 @command(example="detent migrate postgresql://user@host/shop")

@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import CannotDecode
 from ..functions import Definition
+from ..kernel.model import Attribute
 from ..serialization import Codec
 
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -71,6 +72,15 @@ def _fitting(codec: Codec, text: str, type: Any, what: str) -> Any:
             raise click.UsageError(str(error)) from None
         return text
     return value
+
+
+def attribute(text: str) -> tuple[str, Attribute]:
+    """`customer=acme`; a whole number, true and false are what they look like."""
+    name, equals, given = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{text!r} is no attribute; write NAME=VALUE")
+    value = value_of(given)
+    return name, value if isinstance(value, str | int) else given
 
 
 def span(text: str) -> timedelta:
