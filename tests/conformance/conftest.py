@@ -14,7 +14,7 @@ from detent.stores.opening import open_store
 from detent.stores.sql import SqlStore
 from tests.conformance.builders import NOW
 
-TABLES = "executions steps messages readiness history attributes workers runs".split()
+TABLES = "graphs waits executions steps messages readiness history attributes workers runs".split()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])

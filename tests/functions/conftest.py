@@ -15,7 +15,7 @@ import detent
 from detent.stores.opening import open_store
 from tests.functions.world import Apps
 
-TABLES = "executions steps messages readiness history attributes workers runs".split()
+TABLES = "graphs waits executions steps messages readiness history attributes workers runs".split()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .checking import check_command
 from .command import Front
 from .demo import demo
 from .doctor import doctor
@@ -43,6 +44,7 @@ for _command in (
     send,
     fork,
     verify,
+    check_command,
     workers,
     gc,
     migrate,

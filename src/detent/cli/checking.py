@@ -1,0 +1,63 @@
+"""`detent check`: before a deploy, what the runs in flight would meet in the new code."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+from rich.text import Text
+
+from ..engine.checking import Verdict, check
+from .command import Failure, app_argument, command, json_option, one_line
+from .finding import opened
+from .output import console, write_json
+
+_STYLES = {Verdict.GOES_ON: "green", Verdict.HEALS: "cyan", Verdict.LEFT_BEHIND: "bold red"}
+_NO_CODE = "it compares runs with code, so give MODULE:APP, not the URL of a database"
+
+
+@command(name="check", example="detent check shop:app")
+@app_argument
+@click.option("--all", "everything", is_flag=True, help="List also runs that do not notice.")
+@json_option
+def check_command(app: str, everything: bool, as_json: bool) -> None:
+    """Say which runs in flight this code would leave behind, and why; exit code 1 where there are any.
+
+    Reads the database and compares it with the code.  Durable functions are replayed against what they
+    have recorded: no step is executed, and nothing is written.
+    """
+    with opened(app) as found:
+        if not found.engine.registry.workflows:
+            raise Failure(_NO_CODE)
+        checked = list(check(found.engine))
+    counts = Counter(one.verdict for one in checked)
+    shown = [one for one in checked if everything or one.verdict is not Verdict.GOES_ON]
+    if as_json:
+        write_json(
+            {
+                "runs": [
+                    {
+                        "id": one.run_id,
+                        "type": one.type,
+                        "state": one.state,
+                        "verdict": one.verdict,
+                        "reasons": one.reasons,
+                    }
+                    for one in shown
+                ],
+                "counts": {str(verdict): counts[verdict] for verdict in Verdict},
+            }
+        )
+    else:
+        out = console()
+        for one in shown:
+            out.print(
+                Text.assemble((one.run_id, "bold"), f"  {one.type}  ", (one.verdict, _STYLES[one.verdict]))
+            )
+            for reason in one.reasons:
+                out.print(Text(f"    {one_line(reason)}"))
+        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
+        sign = "[green]✓[/]" if not counts[Verdict.LEFT_BEHIND] else "[bold red]✘[/]"
+        out.print(f"{sign} {len(checked)} runs in flight" + (f": {words}" if words else ""))
+    if counts[Verdict.LEFT_BEHIND]:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,124 @@
+"""Checking: what the runs in flight would meet in the code of this app.  Reads only.
+
+    detent check shop:app
+
+A run of a class is healed on paper; a frozen graph is asked for jobs that nobody includes;
+a durable function is replayed against its journal, without executing any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ..clock import from_micros
+from ..errors import DetentError, MissingJob, StepNotDefined, UnknownDefinition
+from ..kernel.graph import JOB, SPREAD
+from ..kernel.heal import Past, heal
+from ..kernel.model import RunRow
+from .core import Engine
+from .drifting import function_drift
+from .queries import ACTIVE, Walk
+
+
+class Verdict(StrEnum):
+    """What becomes of a run when this code is deployed."""
+
+    GOES_ON = "goes on"  # it does not notice
+    HEALS = "heals"  # its graph changes, and it goes on by the new one
+    LEFT_BEHIND = "left behind"  # it pauses, drifts, or nobody can run it
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A run that would notice the deploy, and how."""
+
+    run_id: str
+    type: str
+    state: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def check(engine: Engine) -> Iterator[Checked]:
+    """Every run in flight, and what this code would do to it."""
+    walk = Walk(engine, ACTIVE, {})
+    while not walk.over:
+        for row in walk.next_page():
+            yield check_run(engine, row)
+
+
+def check_run(engine: Engine, row: RunRow) -> Checked:
+    """What this code would do to one run."""
+    try:
+        if row.kind == "class":
+            verdict, reasons = _class(engine, row)
+        elif row.kind == "graph":
+            verdict, reasons = _graph(engine, row)
+        else:
+            verdict, reasons = _function(engine, row)
+    except UnknownDefinition:
+        verdict, reasons = Verdict.LEFT_BEHIND, [f"the app does not include {row.type!r}"]
+    except DetentError as error:
+        verdict, reasons = Verdict.LEFT_BEHIND, [str(error)]
+    return Checked(row.id, row.type, row.state, verdict, tuple(reasons))
+
+
+def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
+    graph = engine.services.courses.of_row(row).graph
+    past = _past(engine, row.id)
+    plan = engine.registry.plan(row.type)
+    lost = [node for node, latest in past.items() if node not in plan.nodes and _to_come(latest)]
+    if row.frozen_at is not None:
+        lost = [node for node in graph.nodes if node not in plan.nodes and not _done(past.get(node))]
+    if lost:
+        return Verdict.LEFT_BEHIND, [str(StepNotDefined(row.id, row.type, node)) for node in lost]
+    if row.frozen_at is not None or row.signature == graph.signature:
+        return Verdict.GOES_ON, []
+    healing = heal(graph, past)
+    said = {
+        "removed": ("{} is done, and not in the code any more", healing.gone),
+        "bypassed": ("{} is new, and comes before what is done: it is bypassed", healing.bypassed),
+        "withdrawn": ("{} has to wait for what is new before it", healing.withdrawn),
+        "begun": ("{} begins", healing.ready),
+    }
+    return Verdict.HEALS, [
+        sentence.format(", ".join(nodes)) for sentence, nodes in said.values() if nodes
+    ] or ["its graph is another one now"]
+
+
+def _graph(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
+    graph = engine.services.courses.of_row(row).graph
+    past = _past(engine, row.id)
+    moment = from_micros(row.frozen_at or row.created_at).isoformat()
+    missing = [
+        str(MissingJob(row.id, node.job, f"{node.name} ({id})", moment))
+        for id, node in graph.nodes.items()
+        if node.kind in (JOB, SPREAD)
+        and node.job is not None
+        and engine.registry.find(node.job) is None
+        and not _done(past.get(id))
+    ]
+    return (Verdict.LEFT_BEHIND, missing) if missing else (Verdict.GOES_ON, [])
+
+
+def _function(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
+    differences = function_drift(engine, row.id)
+    reasons = [str(difference) for difference in differences]
+    return (Verdict.LEFT_BEHIND, reasons) if reasons else (Verdict.GOES_ON, [])
+
+
+def _past(engine: Engine, run_id: str) -> dict[str, Past]:
+    found: dict[str, Past] = {}
+    for row in sorted(engine.store.executions(run_id), key=lambda row: row.attempt):
+        found[row.node] = Past(row.node, row.attempt, row.state, row.outcome, row.kind)
+    return found
+
+
+def _to_come(latest: Past) -> bool:
+    return latest.active or latest.stopped
+
+
+def _done(latest: Past | None) -> bool:
+    return latest is not None and latest.done
