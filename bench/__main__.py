@@ -19,10 +19,21 @@ from rich.console import Console
 from rich.table import Table
 
 from .databases import URLS, fresh_database
-from .shapes import ONCE, SHAPES, Figure
+from .graphs import graph_chain, graph_fan_out, graph_huge, graph_layers
+from .shapes import ONCE, Figure
+from .shapes import SHAPES as FUNCTION_SHAPES
 
 RESULTS = Path(__file__).parent / "results"
 Key = tuple[str, str, str, str]
+
+
+SHAPES = {
+    **FUNCTION_SHAPES,
+    "graph-fan-out": graph_fan_out,
+    "graph-chain": graph_chain,
+    "graph-layers": graph_layers,
+    "graph-huge": graph_huge,
+}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.runtime import replaying
-from detent.runtime.services import Registry
+from detent.runtime.registry import Registry
 from detent.serialization import Codec
 from detent.testing import TestingApp
 from tests.kit.recording import Prefixes, broken, child, double, work

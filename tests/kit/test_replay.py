@@ -17,7 +17,7 @@ import detent
 from detent import Context, Retry, step, workflow
 from detent.kernel.drift import End
 from detent.runtime import replaying
-from detent.runtime.services import Registry
+from detent.runtime.registry import Registry
 from detent.serialization import Codec
 from detent.testing import TestingApp, replay
 from tests.kit.recording import Prefixes, broken, calls, child, double, exported, work
