@@ -268,6 +268,11 @@ def _expressions(value: Any, depth: int) -> Iterator[Any]:
                 raise ExpressionError(str(value)[:80], f"{MARK!r} stands alone")
             yield value[MARK]
             return
+        if LITERAL in value:
+            if len(value) != 1:
+                raise ExpressionError(str(value)[:80], f"{LITERAL!r} stands alone")
+            if not isinstance(value[LITERAL], dict):
+                raise ExpressionError(str(value)[:80], f"{LITERAL!r} is around a literal dict")
         for item in value.get(LITERAL, value).values():
             yield from _expressions(item, depth + 1)
     elif isinstance(value, list):
@@ -289,7 +294,8 @@ def _outputs(data: Any, depth: int) -> Iterator[str]:
         yield data[1]
         return
     sides = 1 if name in _UNARY else 2
-    if name != "list" and ((name not in OPERATORS and name not in ("and", "or")) or len(data) != sides + 1):
+    known = isinstance(name, str) and (name in OPERATORS or name in ("and", "or"))
+    if name != "list" and (not known or len(data) != sides + 1):
         raise ExpressionError(str(data)[:80], "there is no such operator")
     for item in data[1:]:
         yield from _outputs(item, depth + 1)

@@ -42,6 +42,8 @@ END = ":end"  # the invisible node that needs every sink; no user's name has a c
 AWAIT_JOB = ":run"  # the job of nodes that wait for other runs: every worker knows it
 LONGEST_ID = 64
 LONGEST_NODE_NAME = 200
+LONGEST_NAME = 255  # of jobs, queues, runs
+HIGHEST_PRIORITY = 999_999_999
 _ITEM = re.compile(r"^(.+)\[(\d+)\]$")
 
 
@@ -296,7 +298,7 @@ def _problems(document: Document) -> Iterator[str]:
 
 def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
     where = f"node {node.name!r} ({id})"
-    if not id or len(id) > LONGEST_NODE_NAME or any(sign in id for sign in ":/#[]") or not id.isprintable():
+    if name_problem(id):
         yield f"{id!r} is no id of a node"
     problem = name_problem(node.name)
     if problem:
@@ -316,6 +318,11 @@ def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[s
         yield f"{where} has on_exception={node.on_exception!r}; it is one of {', '.join(NODE_ACTIONS)}"
     if node.wait is not None and not 0 <= node.wait < 1e10:
         yield f"{where} has wait={node.wait!r}; it is a number of seconds"
+    if node.priority is not None and not -HIGHEST_PRIORITY <= node.priority <= HIGHEST_PRIORITY:
+        yield f"{where} has priority={node.priority!r}; it is a number of at most 9 digits"
+    for what, text in (("job", node.job), ("queue", node.queue), ("run", node.run), ("arg", node.arg)):
+        if text is not None and not _fits(text):
+            yield f"{where} has {what}={text[:60]!r}; that is no name"
     if node.branch is not None and (
         node.branch[0] not in node.depends_on
         or node.branch[0] not in nodes
@@ -339,6 +346,11 @@ def name_problem(name: str) -> str | None:
     if not name.isprintable() or any(sign in name for sign in ":/#[]") or name != name.strip():
         return "may not have control characters, spaces at its ends, or any of : / # [ ]"
     return None
+
+
+def _fits(name: str) -> bool:
+    """Whether every database can store it: one that cannot would find out in the midst of a settle."""
+    return 0 < len(name) <= LONGEST_NAME and "\x00" not in name and not name.endswith(" ")
 
 
 def find_cycle(needs: Mapping[str, Iterable[str]]) -> list[str]:
