@@ -74,6 +74,9 @@ class Expression:
     def __mod__(self, other: Any) -> Expression:
         return self._with("mod", other)
 
+    def __rmod__(self, other: Any) -> Expression:
+        return self._after("mod", other)
+
     def __neg__(self) -> Expression:
         return Expression(["neg", self._data])
 
@@ -129,6 +132,12 @@ class Expression:
 
     def __contains__(self, item: Any) -> bool:
         self._refuse("cannot be searched yet", ".contains(item)")
+
+    def __str__(self) -> str:  # noqa: PLE0307 - it raises
+        self._refuse("has no text yet", "+ to join texts, or give the parts to a job")
+
+    def __format__(self, spec: str) -> str:
+        self._refuse("has no text yet", "+ to join texts, or give the parts to a job")
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise DefinitionError(

@@ -314,15 +314,8 @@ def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[s
         yield f"{where} waits for a run, and does not say for which"
     if node.kind == SPREAD and not (node.job and node.arg):
         yield f"{where} is a spread, and needs a job and an arg"
-    if node.on_exception is not None and node.on_exception not in NODE_ACTIONS:
-        yield f"{where} has on_exception={node.on_exception!r}; it is one of {', '.join(NODE_ACTIONS)}"
-    if node.wait is not None and not 0 <= node.wait < 1e10:
-        yield f"{where} has wait={node.wait!r}; it is a number of seconds"
-    if node.priority is not None and not -HIGHEST_PRIORITY <= node.priority <= HIGHEST_PRIORITY:
-        yield f"{where} has priority={node.priority!r}; it is a number of at most 9 digits"
-    for what, text in (("job", node.job), ("queue", node.queue), ("run", node.run), ("arg", node.arg)):
-        if text is not None and not _fits(text):
-            yield f"{where} has {what}={text[:60]!r}; that is no name"
+    for option in _option_problems(node):
+        yield f"{where} {option}"
     if node.branch is not None and (
         node.branch[0] not in node.depends_on
         or node.branch[0] not in nodes
@@ -337,6 +330,18 @@ def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[s
         return
     if strangers:
         yield f"{where} uses the output of {strangers[0]!r} without depending on it"
+
+
+def _option_problems(node: Node) -> Iterator[str]:
+    if node.on_exception is not None and node.on_exception not in NODE_ACTIONS:
+        yield f"has on_exception={node.on_exception!r}; it is one of {', '.join(NODE_ACTIONS)}"
+    if node.wait is not None and not 0 <= node.wait < 1e10:
+        yield f"has wait={node.wait!r}; it is a number of seconds"
+    if node.priority is not None and not -HIGHEST_PRIORITY <= node.priority <= HIGHEST_PRIORITY:
+        yield f"has priority={node.priority!r}; it is a number of at most 9 digits"
+    for what, text in (("job", node.job), ("queue", node.queue), ("run", node.run), ("arg", node.arg)):
+        if text is not None and not _fits(text):
+            yield f"has {what}={text[:60]!r}; that is no name"
 
 
 def name_problem(name: str) -> str | None:
