@@ -1,6 +1,7 @@
 """Graphs as documents: what is refused, what is signed, and how people name nodes."""
 
 import copy
+import itertools
 from typing import Any
 
 import msgspec
@@ -272,7 +273,7 @@ def test_a_circle_is_found_exactly_where_there_is_one(drawn: tuple[int, set[tupl
     found = find_cycle(needs)
     if found:
         assert found[0] == found[-1]
-        assert all(before in needs[after] for before, after in zip(found, found[1:], strict=False))
+        assert all(before in needs[after] for before, after in itertools.pairwise(found))
     else:
         left = dict(needs)
         while left:  # it can be taken apart from its roots
