@@ -72,5 +72,8 @@ def _counts(row: ExecutionRow) -> bool:
 
 def _parents(graph: Graph, node: str, latest: Mapping[str, ExecutionRow]) -> list[str]:
     if graph.spread_of(node) is None and node in graph.nodes and graph.nodes[node].kind == SPREAD:
-        return [row.ancestry_hash or "" for id, row in latest.items() if graph.spread_of(id) == node]
+        items = [row.ancestry_hash or "" for id, row in latest.items() if graph.spread_of(id) == node]
+        if items:
+            return items
+        # Of nothing, or skipped: then it follows what it needs, like any other node.
     return [latest[parent].ancestry_hash or "" for parent in graph.parents(node) if parent in latest]
