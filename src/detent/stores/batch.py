@@ -332,7 +332,8 @@ def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Se
     for step in op.steps:
         changes.step(step)
     if plan.again is not None:
-        changes.executions.append(_leased(plan.again, seen))
+        # A copy: it may get a lease, and the plan is asked again when its transaction has to be repeated.
+        changes.executions.append(replace(_leased(plan.again, seen)))
     if plan.topic is not None:
         changes.settled[op.key.run_id, topic_of("steps", plan.topic)] += 1
     changes.history += plan.history
