@@ -198,7 +198,10 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
         )
     # A new plan, for the same one is asked again when its transaction has to be repeated.
     if run_state in (RunState.FINISHED, RunState.FAILED):
-        return msgspec.structs.replace(plan, run=None, goes_on=False)
+        again = plan.again
+        if again is not None and again.kind == NODE:
+            again = None  # nothing of a graph begins after its end
+        return msgspec.structs.replace(plan, run=None, goes_on=False, again=again)
     if run_state == RunState.PAUSED:
         again = plan.again
         if again is not None:
@@ -231,6 +234,8 @@ def recover(
         execution.recoveries -= 1
     if execution.run_state == RunState.CANCELED and execution.kind in (STEP, NODE):
         return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
+    if execution.run_state == RunState.FINISHED and execution.kind == NODE:
+        return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_FINISH)
     if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
         # Not tried again.  That pauses the run, unless it has ended already: a final state stays.
         plan = SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED, error=error)

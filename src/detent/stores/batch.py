@@ -386,6 +386,9 @@ def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
         due = None if active and due is None else op.now
         changes.waits += [{"target": run, "run_id": op.key.run_id, "node": op.key.node} for run in active]
     waiting = ExecutionState.HELD if state == RunState.PAUSED else waiting_state(due, op.now)
+    if seen.runs[op.key.run_id].signature is not None and RunState(state).final:
+        # A node of a graph that is over: it ends with the others that were scheduled.
+        (changes.canceled if state == RunState.CANCELED else changes.finished).add(op.key.run_id)
     changes.parked.append(
         {
             "run_id": op.key.run_id,

@@ -23,7 +23,7 @@ from ..kernel.model import (
     WorkerRow,
     stored_error,
 )
-from ..kernel.settle import recover
+from ..kernel.settle import NODE, recover
 from .base import Tx, batch, rows_to
 from .batch import lock_executions
 from .changes import Changes, end_run, execution_order
@@ -111,6 +111,12 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
         for c in sorted(claimed, key=_key)
     ]
     tx.run(tx.sql.release, rows=batch(rows))
+    for c in sorted(claimed, key=_key):
+        # A node of a graph that is over; nobody has executed it, so it ends when it began.
+        if c.kind == NODE and states[c.run_id] == RunState.FINISHED:
+            tx.run(tx.sql.graphs.finish_rest, id=c.run_id, now=c.started_at)
+        elif c.kind == NODE and states[c.run_id] == RunState.CANCELED:
+            tx.run(tx.sql.cancel_executions, id=c.run_id, now=c.started_at, keep="")
 
 
 def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> None:
