@@ -115,6 +115,7 @@ class Advance:
         self.executions: list[NewExecution] = []
         self.ended: list[EndedExecution] = []
         self.end: RunEnd | None = None
+        self.concluded = False  # by a result: the run is over, whatever else is under way
         self._values = values
         self._inbox = inbox
         self._past = past or {}  # of a healed run: latest attempts, and whether the node is to be left alone
@@ -144,7 +145,7 @@ class Advance:
         return self._ended(node, ExecutionState.CANCELED, outcome)
 
     def finish(self) -> RunEnd:
-        """The run's end: its value is that of its only sink."""
+        """The run's end: its value is its result's, or that of its only sink."""
         self._finish()
         assert self.end is not None
         return self.end
@@ -220,6 +221,7 @@ class Advance:
             text = self._values.write(value, f"the result of run {self.facts.id}")
             self._settled_here(id, ExecutionState.COMPLETED, Outcome.SUCCESS, text, None)
             self.end = RunEnd(state=RunState.FINISHED, result=text)
+            self.concluded = True
         elif node.kind == SPREAD:
             self._spread(id, node)
         else:
@@ -278,12 +280,13 @@ class Advance:
             self.end = RunEnd(state=RunState.PAUSED, error=row.error)
 
     def _finish(self) -> None:
-        sinks = self.graph.sinks
-        text = None
-        if len(sinks) == 1:
-            if sinks[0] not in self._results:
-                self._fetch(sinks)
-            text = self._results.get(sinks[0])
+        # A result that was reached while the run was being paused counts before all else.
+        wanted = [id for id, node in self.graph.nodes.items() if node.kind == RESULT]
+        if len(self.graph.sinks) == 1:
+            wanted += self.graph.sinks
+        self._fetch([id for id in wanted if id not in self._results])
+        texts = (self._results.get(id) for id in wanted)
+        text = next((text for text in texts if text is not None), None)
         self.end = RunEnd(state=RunState.FINISHED, result=text)
 
     # Rows

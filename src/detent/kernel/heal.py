@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .advance import Count
-from .graph import END, SPREAD, Graph
+from .graph import END, RESULT, SPREAD, Graph
 from .model import SCHEDULED_STATES, ExecutionState
 from .settle import Outcome
 
@@ -102,6 +102,7 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
         healing.counts[END] = Count(ends, len(graph.sinks))
     busy = {node for node, latest in past.items() if latest.active and node not in healing.withdrawn}
     healing.finished = ends == len(graph.sinks) and not healing.undefined and not busy
+    healing.finished = healing.finished or any(_concludes(graph, past[node]) for node in done)
     # Somebody will settle a node whose followers have settled, or begin one that has attempts behind it.
     healing.irregular = bool(
         len(counted) > len(done)
@@ -112,6 +113,12 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
         or any(node in past for node in graph.nodes if node not in counted and node not in busy)
     )
     return healing
+
+
+def _concludes(graph: Graph, latest: Past) -> bool:
+    """Whether it is a result: the run ends with it, whatever else is under way."""
+    node = graph.nodes.get(latest.node)
+    return node is not None and node.kind == RESULT and latest.state == ExecutionState.COMPLETED
 
 
 def _part(graph: Graph, past: Mapping[str, Past], healing: Healing) -> None:

@@ -347,8 +347,11 @@ def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[Sett
     if plan.goes_on:
         held = RunState.PAUSED in (state, plan.run.state if plan.run is not None else None)
         digest, end = going.settled(op, held=held)
-        return (plan if end is None or plan.run is not None else replace(plan, run=end)), digest
-    if plan.state == ExecutionState.COMPLETED and plan.again is None:
+        if end is not None and (plan.run is None or end.error is not None):
+            plan = replace(plan, run=end)  # (a pause that was asked for comes before the end)
+        return plan, digest
+    settled = plan.state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
+    if settled and plan.outcome != Outcome.REATTEMPTED:
         return plan, going.hash(op)
     return plan, None
 

@@ -69,8 +69,9 @@ class Going:
         if op.key.run_id in self._outdated:
             return self._recounted(op, held=held)
         advance = self._advance(op, held=held)
+        before = advance.end
         digest = advance.settle(op.key.node, op.key.attempt, op.plan.result)
-        return digest, advance.end
+        return digest, advance.end if advance.end is not before else None
 
     def hash(self, op: Settle) -> str:
         """The hash of a node after which nothing follows."""

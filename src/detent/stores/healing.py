@@ -89,7 +89,8 @@ def _go_on(tx: Tx, course: Course, seen: Mapping[str, Past], healing: Healing, a
         return
     advance.begin(healing.ready)
     busy = {node for node, latest in seen.items() if latest.active} - set(healing.withdrawn)
-    if advance.end is not None and advance.end.state == RunState.FINISHED and (busy or advance.executions):
+    ended = advance.end is not None and advance.end.state == RunState.FINISHED and not advance.concluded
+    if ended and (busy or advance.executions):
         advance.end = None  # a node is under way whose followers have settled: the end waits for it
     if advance.end is None and healing.undefined and not advance.facts.held:
         lost = unknown(tx, course.claimed.type, healing.undefined)
