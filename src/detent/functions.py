@@ -423,7 +423,7 @@ class Handle(Generic[T]):
 @overload
 def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
-def step(
+def step(  # type: ignore[overload-overlap]
     *,
     transactional: Literal[True],
     id: str | None = None,
@@ -446,7 +446,7 @@ def step(
     strict: bool = False,
     queue: str | None = None,
     priority: int | None = None,
-) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+) -> StepMaker: ...
 @overload
 def step(
     *,

@@ -55,7 +55,11 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return StepMaker(options, chained=False)
 
 
-def cancel_if(condition: F) -> F:
+@overload
+def cancel_if(condition: F, /) -> F: ...
+@overload
+def cancel_if(condition: str | bool, /) -> str | bool: ...
+def cancel_if(condition: Any, /) -> Any:
     """Cancel the run before any of its nodes begins, when this is true; a decorator of a method.
 
     `cancel_if("account_closed")` and `cancel_if(lambda self: ...)` in the body do the same.
@@ -101,6 +105,7 @@ def _body_of(what: str, namespace: Any) -> Body:
     return namespace
 
 
+@dataclass_transform(kw_only_default=True)
 class WorkflowType(type):
     """Makes workflow classes: compiles the graph when the body ends."""
 
@@ -125,7 +130,6 @@ class WorkflowType(type):
         return repr(cls.__blueprint__)
 
 
-@dataclass_transform(kw_only_default=True)
 class Workflow(metaclass=WorkflowType):
     """A graph workflow: its nodes are methods, its fields are what it was started with.
 
@@ -145,7 +149,7 @@ class Workflow(metaclass=WorkflowType):
     """
 
     may_proceed_without_hero: ClassVar[bool] = False
-    hero: Any
+    hero: Any = None
 
     def __init__(self, **fields: Any) -> None:
         hero = fields.pop("hero", None)
