@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..clock import from_micros
-from ..errors import GraphTampered
+from ..errors import DetentError
+from ..kernel.graph import Graph
 from ..kernel.model import (
     Attribute,
     Error,
@@ -26,6 +26,9 @@ from ..kernel.model import (
 )
 from ..runtime.failures import decode_error
 from .core import Engine
+from .graphs import graph_of
+
+UNSEEN = frozenset({"spawn", "spawned", "progress"})  # kinds of journal entries that are no steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +138,20 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
     _ = engine.services
     run = engine.row(run_id)
     until = engine.clock.now() if run.finished_at is None else run.finished_at
-    shown = _names(engine, run)
-    rows = [_of_execution(row, shown(row.node)) for row in engine.store.executions(run_id)]
+    graph = _graph(engine, run)
+    rows = engine.store.executions(run_id)
+    if graph is not None:
+        # Under a clock that stands still, what is needed comes before what needs it.
+        rows.sort(key=lambda row: (graph.place(row.node), row.attempt))
+    shown = [_of_execution(row, row.node if graph is None else graph.shown(row.node)) for row in rows]
+    # The child run of a node is that node's execution once more.
+    hidden = UNSEEN if run.kind == "function" else {*UNSEEN, "child"}
     steps = [
         _of_step(_awake(step, until))
         for step in engine.store.journal([run_id])[run_id]
-        if step.kind not in ("spawn", "spawned", "progress")
+        if step.kind not in hidden
     ]
-    return sorted([*rows, *steps], key=_order)
+    return sorted([*shown, *steps], key=_order)
 
 
 def history_of(engine: Engine, row: RunRow) -> list[Happening]:
@@ -163,14 +172,12 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
     return sorted(events, key=lambda event: event.at)
 
 
-def _names(engine: Engine, run: RunRow) -> Callable[[str], str]:
-    """How people know the nodes of a run, where the graph gives them ids."""
-    if run.kind != "graph":
-        return lambda node: node
+def _graph(engine: Engine, run: RunRow) -> Graph | None:
+    """The graph of a run, where there is one that can be read."""
     try:
-        return engine.services.courses.of_row(run).graph.shown
-    except GraphTampered:
-        return lambda node: node
+        return None if run.kind == "function" else graph_of(engine, run)
+    except DetentError:
+        return None
 
 
 def _of_execution(row: ExecutionRow, name: str) -> Execution:

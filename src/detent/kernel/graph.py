@@ -24,8 +24,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from graphlib import TopologicalSorter
 from typing import Any
 
 import msgspec
@@ -86,6 +88,7 @@ class Graph:
     __slots__ = (
         "_closures",
         "_names",
+        "_places",
         "_refs",
         "document",
         "followers",
@@ -111,6 +114,7 @@ class Graph:
         self._names: dict[str, str] | None = None
         self._closures: dict[str, tuple[str, ...]] = {}
         self._refs: dict[str, tuple[str, ...]] = {}
+        self._places: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<graph {self.document.name} of {len(self.nodes)} nodes, {self.signature[:8]}>"
@@ -195,6 +199,16 @@ class Graph:
                     seen.add(follower)
                     todo.append(follower)
         return seen
+
+    def place(self, id: str) -> tuple[int, int]:
+        """Where a node stands when all are put in a row: behind what it needs, items before their spread."""
+        if not self._places:
+            order = TopologicalSorter(self.needs).static_order()
+            self._places = {node: number for number, node in enumerate(order)}
+        spread = self.spread_of(id)
+        if spread is None:
+            return self._places.get(id, len(self._places)), sys.maxsize
+        return self._places[spread], split_item(id)[1] or 0
 
     def parents(self, id: str) -> tuple[str, ...]:
         """What came before a node: those that it needs; for an item what its spread needs."""
