@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..kernel.advance import Advance, Count
@@ -94,6 +95,9 @@ class Going:
                 counts=self._counts[run],
                 hashes=self._hashes[run],
             )
+        elif op.now > advance.facts.now:
+            # What this settle makes ready cannot begin before it, whoever came first in the batch.
+            advance.facts = replace(advance.facts, now=op.now)
         return advance
 
     def _recounted(self, op: Settle, *, held: bool) -> tuple[str, RunEnd | None]:
