@@ -1,6 +1,7 @@
-"""Databases for the tests: a fresh one for every test that asks.
+"""Databases for the tests: a fresh one for every test that asks; and apps on them.
 
     def test_a_promise(database_url: str) -> None: ...     # runs three times: sqlite, postgres, mysql
+    def test_another(apps: Apps) -> None: ...              # the same, on a database that serves a module
 
 `make test` starts the servers and names them in the environment (see tools/servers.py).  Without them these
 fixtures fail rather than skip: a database that nobody tested must not look like one that passed.
@@ -9,7 +10,9 @@ fixtures fail rather than skip: a database that nobody tested must not look like
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -19,7 +22,13 @@ import pytest
 from psycopg import sql
 from pymysql.cursors import Cursor
 
+import detent
+from detent.stores.opening import open_store
+from detent.testing import TestingApp
+from tests.functions.world import Apps
 from tools import servers
+
+TABLES = "graphs waits executions steps messages readiness history attributes workers runs".split()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
@@ -55,6 +64,67 @@ def mysql_database(mysql_url: str, _mysql: "MySQLAdmin") -> Iterator[str]:
     _mysql.create(name)
     yield _with_database(mysql_url, name)
     _mysql.drop(name)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
+def module_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with Detent's schema.
+
+    Making one takes longer than most tests: one serves a module, and is emptied in between.
+    """
+    if request.param == "sqlite":
+        url = f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('module') / 'detent.db'}"
+        _migrate(url)
+        yield url
+        return
+    name = f"detent_{uuid4().hex[:12]}"
+    server: str = request.getfixturevalue(f"{request.param}_url")
+    admin = request.getfixturevalue(f"_{request.param}")
+    admin.create(name)
+    url = urlsplit(server)._replace(path=f"/{name}").geturl()
+    _migrate(url)
+    yield url
+    admin.drop(name)
+
+
+def _migrate(url: str) -> None:
+    store = open_store(url)
+    store.migrate(now=1)
+    store.close()
+
+
+@pytest.fixture
+def url(module_url: str) -> str:
+    """A database that is empty apart from Detent's tables."""
+    store = open_store(module_url)
+    with store._writer.transaction() as tx:
+        for table in TABLES:
+            tx.run(f"DELETE FROM detent_{table}")
+    store.close()
+    return module_url
+
+
+@pytest.fixture
+def apps(url: str) -> Iterator[Apps]:
+    """Makes apps that work in the background, and closes them when the test is over."""
+    opened: list[detent.App] = []
+
+    def make(*include: Any, worker: bool = True, **settings: Any) -> detent.App:
+        settings.setdefault("grace", timedelta(seconds=1))
+        app = detent.App(url, include=include, **settings)
+        opened.append(app)
+        return app.open(worker=worker)
+
+    yield make
+    for app in opened:
+        app.close()
+
+
+@pytest.fixture
+def testing(url: str) -> Iterator[TestingApp]:
+    """An app with a worker, whose time passes only when the test says so."""
+    with TestingApp(url) as app:
+        yield app
 
 
 @pytest.fixture
