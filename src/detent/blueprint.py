@@ -10,19 +10,20 @@ from __future__ import annotations
 import copy
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import FunctionType
 from typing import Any, ClassVar
 
 from .declaring import PREVIOUS, check_condition
 from .errors import DefinitionError
-from .functions import Step, StepMaker
+from .functions import Definition, Step, StepMaker
 from .kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from .kernel.policies import ExceptionPolicy
 
 LONGEST_CLASS_NAME = 100
 ANONYMOUS = "_"
+ANNOTATED = frozenset({"hero", "may_proceed_without_hero"})  # a subclass may narrow their types
 
 
 class Body(dict[str, Any]):
@@ -48,6 +49,10 @@ class Body(dict[str, Any]):
                 self.nodes[f"{ANONYMOUS}{len(self.anonymous)}"] = value
             else:
                 self.nodes[name] = value
+        elif isinstance(value, Step) and value.__qualname__ == f"{self.get('__qualname__')}.{name}":
+            raise DefinitionError(
+                f"{value.__qualname__}{_place(value)} is a method of a workflow: its first parameter is self"
+            )
         elif isinstance(value, StepMaker):
             if value.node.job is None:
                 raise DefinitionError(
@@ -115,6 +120,7 @@ class Blueprint:
         self.own_job_options = body.job_options
         self.own_nodes = self._own(body)
         self.nodes = self._gathered()
+        self._check_fields(body.get("__annotations__", {}))
         self._graph = self._compiled() if self.nodes else None
 
     def __repr__(self) -> str:
@@ -157,12 +163,35 @@ class Blueprint:
         found: dict[str, Any] = {}
         for base in reversed(self.cls.__mro__):
             own = inspect.get_annotations(base) if base is not object and not _is_root(base) else {}
-            hints = typing.get_type_hints(base, include_extras=True) if own else {}
+            hints = self._hints(base) if own else {}
             for name in own:
                 hint = hints.get(name, Any)
-                if typing.get_origin(hint) is not ClassVar and not name.startswith("_") and name != "hero":
+                shared = hint is ClassVar or typing.get_origin(hint) is ClassVar
+                if not shared and not name.startswith("_") and name not in ANNOTATED:
                     found[name] = hint
         return found
+
+    def _hints(self, base: type) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(base, include_extras=True)
+        except NameError as error:
+            raise DefinitionError(
+                f"a field of workflow {base.__qualname__} has a type that cannot be found: {error}; "
+                f"define it at the top level of the module, where every worker finds it"
+            ) from None
+
+    def _check_fields(self, annotated: Iterable[str]) -> None:
+        """The fields of this class's own body; their types may come later, their names are known."""
+        for name in annotated:
+            if name in RESERVED - ANNOTATED:
+                raise DefinitionError(
+                    f"field {self.cls.__qualname__}.{name}: it belongs to Workflow itself; choose another"
+                )
+            if name in self.nodes:
+                raise DefinitionError(
+                    f"field {self.cls.__qualname__}.{name}: a node is called like it"
+                    f"{_place(self.nodes[name].step)}; choose another name for one of them"
+                )
 
     def checked_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that a run is started with, defaults filled in."""
@@ -187,13 +216,16 @@ class Blueprint:
             for each in self._parents
             for name, declared in each.own_nodes
         )
-        own = []
+        own: list[tuple[str, Declared]] = []
         number = inherited
         for name, given in body.nodes.items():
             if given in body.anonymous:
                 number += 1
                 name = f"step_{number}"
-            own.append((name, Declared(name, given, self.cls.__qualname__)))
+            declared = Declared(name, given, self.cls.__qualname__)
+            if name in body.nodes and given in body.anonymous:
+                raise declared.error("another node has the name that this one gets; rename that")
+            own.append((name, declared))
         return own
 
     def _gathered(self) -> dict[str, Declared]:
@@ -217,6 +249,13 @@ class Blueprint:
                 if isinstance(value, Step) and value.is_method:
                     yield name, Declared(name, value, base.__qualname__)
 
+    def _check_conditions(self) -> None:
+        for condition in self.cancel_conditions:
+            if isinstance(condition, str) and not callable(getattr(self.cls, condition, None)):
+                raise DefinitionError(
+                    f"workflow {self.cls.__qualname__} has cancel_if={condition!r} and no such method"
+                )
+
     def _compiled(self) -> Graph:
         declared = self.nodes
         problem = name_problem(self.name)
@@ -225,9 +264,10 @@ class Blueprint:
             raise DefinitionError(
                 f"the name of workflow {self.cls.__qualname__} {what}; write class ...(Workflow, name=...)"
             )
+        self._check_conditions()
         for node in declared.values():
             _check(self.cls, node)
-        chain = _chain(declared)
+        chain = _chain(self.cls, declared)
         before = dict(zip(chain[1:], chain, strict=False))
         nodes = {}
         for name, node in declared.items():
@@ -239,7 +279,7 @@ class Blueprint:
                     if name in before:
                         needs[before[name]] = None
                 else:
-                    needs[_resolved(node, needed, declared, "depends_on")] = None
+                    needs[_resolved(self.cls, node, needed, declared, "depends_on")] = None
             if name in needs:
                 raise node.error("depends on itself; leave it out of depends_on")
             nodes[name] = Node(
@@ -281,13 +321,26 @@ def _check(cls: Any, node: Declared) -> None:
         raise node.error("is a task, which has no place in the chain; make it a step, or use depends_on")
     if options.args is not None and options.job is None:
         raise node.error("has args without a job; a method reads the fields of self")
+    if options.job is not None and not _is_job(options.job):
+        raise node.error(f"has job={options.job!r}; a job is a step of its own, or a workflow")
+    if options.job is None and node.step.needed:
+        raise node.error(
+            f"takes {', '.join(node.step.needed)}, which nobody gives it: a method reads the fields of self, "
+            f"and self.ctx"
+        )
     try:
         _ = options.seconds, options.policies
     except DefinitionError as error:
         raise node.error(str(error)) from None
 
 
-def _chain(declared: Mapping[str, Declared]) -> list[str]:
+def _is_job(job: Any) -> bool:
+    if isinstance(job, Step):
+        return not job.is_method
+    return isinstance(job, Definition) or hasattr(job, "__blueprint__")
+
+
+def _chain(cls: type, declared: Mapping[str, Declared]) -> list[str]:
     """The steps in their order: as declared, and then those that name their place."""
     chain = [
         name
@@ -296,34 +349,37 @@ def _chain(declared: Mapping[str, Declared]) -> list[str]:
     ]
     placed = {name: node for name, node in declared.items() if node.options.chained and name not in chain}
     while placed:
-        ready = next(((n, d) for n, d in placed.items() if _anchor(d, declared) in chain), None)
+        ready = next(((n, d) for n, d in placed.items() if _anchor(cls, d, declared) in chain), None)
         if ready is None:
             name, node = next(iter(placed.items()))
-            anchor = _anchor(node, declared)
+            anchor = _anchor(cls, node, declared)
             raise node.error(
                 f"stands next to {anchor!r}, which "
                 + ("is a task and has no place in the chain" if anchor not in placed else "stands next to it")
             )
         name, node = ready
-        place = chain.index(_anchor(node, declared)) + int(node.options.after_step is not None)
+        place = chain.index(_anchor(cls, node, declared)) + int(node.options.after_step is not None)
         chain.insert(place, name)
         del placed[name]
     return chain
 
 
-def _anchor(node: Declared, declared: Mapping[str, Declared]) -> str:
+def _anchor(cls: type, node: Declared, declared: Mapping[str, Declared]) -> str:
     option = "before_step" if node.options.before_step is not None else "after_step"
-    return _resolved(node, getattr(node.options, option), declared, option)
+    return _resolved(cls, node, getattr(node.options, option), declared, option)
 
 
-def _resolved(node: Declared, given: Any, declared: Mapping[str, Declared], option: str) -> str:
+def _resolved(cls: type, node: Declared, given: Any, declared: Mapping[str, Declared], option: str) -> str:
     """The name of a node that another one names: by its name, or by the function itself."""
     if isinstance(given, str):
         if given not in declared:
             raise node.error(f"{option}={given!r}: there is no such node; there are {', '.join(declared)}")
         return given
+    wanted = getattr(given, "function", given)
     for name, other in declared.items():
-        if other.step is given or other.step.function is getattr(given, "function", given):
+        # Also the one that a parent has, where this class overrides it.
+        overridden = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
+        if any(getattr(one, "function", one) is wanted for one in [other.step, *overridden]):
             return name
     raise node.error(f"{option}={given!r}: give the name of a node, or the function itself")
 

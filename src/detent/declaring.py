@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,6 +67,8 @@ class NodeOptions:
             return None
         if isinstance(self.wait, bool) or not isinstance(self.wait, timedelta | int | float):
             raise DefinitionError(f"wait={self.wait!r}: write timedelta(minutes=5), or a number of seconds")
+        if not isinstance(self.wait, timedelta) and not math.isfinite(self.wait):
+            raise DefinitionError(f"wait={self.wait!r}: a wait comes to an end")
         span = span_micros(self.wait) / 1e6
         if span < 0:
             raise DefinitionError(f"wait={self.wait!r}: a wait cannot be negative")
@@ -92,3 +95,12 @@ def check_condition(name: str, value: Any) -> str | None:
     if value is None or isinstance(value, bool | str) or callable(value):
         return None
     return f"{name}={value!r}: give a callable, a method's name, True or False"
+
+
+def queue_problem(queue: Any, priority: Any) -> str | None:
+    """What is wrong with the queue and the priority that a definition names."""
+    if queue is not None and not (isinstance(queue, str) and queue):
+        return f"has queue={queue!r}; it is the name of a queue that the app declares"
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        return f"has priority={priority!r}; it is a whole number, a higher one runs sooner"
+    return None

@@ -18,7 +18,7 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from .context import Context, Frame, Routine, current_frame
-from .declaring import Condition, NodeOptions
+from .declaring import Condition, NodeOptions, queue_problem
 from .errors import BlockingCall, DefinitionError, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, ExceptionPolicy, Retry
 from .serialization import decodable
@@ -120,6 +120,13 @@ class Definition(Generic[P, R]):
         """How many leading parameters the caller does not give."""
         return int(self.wants_context)
 
+    @property
+    def needed(self) -> list[str]:
+        """The parameters that somebody has to give a value for."""
+        own = self._parameters[self.given_by_engine :]
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return [p.name for p in own if p.default is p.empty and p.kind not in several]
+
     def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The types that stored arguments are decoded to."""
         found = self._argument_types.get((count, names))
@@ -187,6 +194,11 @@ class Definition(Generic[P, R]):
         handle: Handle[Any] = frame.spawn(self, [(args, kwargs)])[0]
         return handle
 
+    def _check_queue(self, queue: Any, priority: Any) -> None:
+        problem = queue_problem(queue, priority)
+        if problem is not None:
+            raise self._error(problem)
+
     def _error(self, what: str) -> DefinitionError:
         code = getattr(self.function, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
@@ -217,15 +229,14 @@ class Step(Definition[P, R]):
         self.is_method = _is_method(function)
         self.node = node
         if self.is_method:
-            on_exception = self._check_node(executor)
+            on_exception = self._check_node(executor, id)
         else:
             on_exception = "raise" if on_exception is None else on_exception
             self._check_plain(on_exception)
         if retry is not None and not isinstance(retry, Retry):
             raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
-        self.timeout = None if timeout is None else _seconds(timeout)
-        if self.timeout is not None and self.timeout <= 0:
-            raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
+        self.timeout = self._seconds(timeout)
+        self._check_queue(queue, priority)
         if executor not in ("thread", "process"):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
         if executor == "process":
@@ -253,7 +264,20 @@ class Step(Definition[P, R]):
             what = ", ".join(f"{name}=" for name in self.node.given) or "@task"
             raise self._error(f"is no method of a Workflow class: {what} is for nodes of those")
 
-    def _check_node(self, executor: str) -> str:
+    def _seconds(self, timeout: Any) -> float | None:
+        if timeout is None:
+            return None
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+            raise self._error(f"has timeout={timeout!r}; write timedelta(minutes=5), or a number of seconds")
+        if not timeout > 0:  # NaN neither
+            raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
+        return float(timeout)
+
+    def _check_node(self, executor: str, id: str | None) -> str:
+        if id is not None:
+            raise self._error(f"is a method, and its node is called like it: rename it rather than id={id!r}")
         if executor == "process":
             raise self._error("is a method: another process cannot have its object; use job=a_step instead")
         return "raise"  # what becomes of it is decided by policies
@@ -331,6 +355,7 @@ class FunctionWorkflow(Definition[P, R]):
         super().__init__(function, id)
         if on_exception not in ("fail", "pause"):
             raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
+        self._check_queue(queue, priority)
         self.on_exception = on_exception
         self.queue = queue
         self.priority = priority
@@ -495,7 +520,14 @@ class StepMaker:
             self._options["on_exception"] = given["on_exception"]
 
     def __call__(self, function: Callable[P, R]) -> Step[P, R]:
+        unknown = [name for name in self._options if name not in _STEP_OPTIONS]
+        if unknown:
+            known = ", ".join(sorted(_STEP_OPTIONS | set(NodeOptions.__dataclass_fields__) - {"chained"}))
+            raise Step(function)._error(f"has no option {unknown[0]!r}; there are {known}")
         return Step(function, node=self.node, **self._options)
+
+
+_STEP_OPTIONS = set(inspect.signature(Step.__init__).parameters) - {"self", "function", "node"}
 
 
 @overload
@@ -557,7 +589,3 @@ def _decodable(hint: Any) -> Any:
     if hint is None or hint is type(None):
         return None
     return hint if decodable(hint) else Any
-
-
-def _seconds(span: timedelta | float) -> float:
-    return span.total_seconds() if isinstance(span, timedelta) else float(span)

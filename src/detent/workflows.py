@@ -16,14 +16,14 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, dataclass_transform, overl
 from .blueprint import Blueprint, Body, blueprint
 from .clock import span_micros
 from .context import Context, FlowControl, RunInfo, current_step
-from .declaring import Condition, NodeOptions, check_condition
+from .declaring import Condition, NodeOptions, check_condition, queue_problem
 from .errors import DefinitionError, InvalidState
 from .functions import NodeAction, Step, StepMaker
 from .kernel.policies import ExceptionPolicy, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Condition)
 
 
 @overload
@@ -94,6 +94,9 @@ def on_exception(
 def job_options(*, queue: str | None = None, priority: int | None = None) -> None:
     """On which queue, and how urgently, the nodes of this class run, unless they say it themselves."""
     body = _body_of("job_options", sys._getframe(1).f_locals)
+    problem = queue_problem(queue, priority)
+    if problem is not None:
+        raise DefinitionError(f"job_options(...) {problem}")
     given = {"queue": queue, "priority": priority}
     body.job_options.update({name: value for name, value in given.items() if value is not None})
 
@@ -120,7 +123,7 @@ class WorkflowType(type):
     ) -> Any:
         made = super().__new__(cls, class_name, bases, dict(body))
         assert isinstance(body, Body)
-        made.__blueprint__ = Blueprint(made, name or class_name, body)
+        made.__blueprint__ = Blueprint(made, class_name if name is None else name, body)
         return made
 
     def __init__(cls, class_name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> None:
@@ -158,12 +161,19 @@ class Workflow(metaclass=WorkflowType):
         self.__dict__["hero"] = hero
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._refuse_change(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse_change(name)
+        super().__delattr__(name)
+
+    def _refuse_change(self, name: str) -> None:
         if name in blueprint(type(self)).fields:
             raise AttributeError(
                 f"{type(self).__name__}.{name} is what the run was started with: other nodes, on other "
                 f"machines, would not see a change; write it to where they look"
             )
-        super().__setattr__(name, value)
 
     # What runs it knows of
 
