@@ -202,14 +202,17 @@ class Workflow(metaclass=WorkflowType):
 
     def reattempt(self, *, wait: timedelta | float = 0) -> typing.NoReturn:
         """End this attempt; the node runs again after `wait`."""
-        self._leave(FlowControl("reattempt", wait=span_micros(wait)))
+        span = span_micros(wait)
+        if span < 0:
+            raise DefinitionError(f"self.reattempt(wait={wait!r}): a wait cannot be negative")
+        self._leave(FlowControl("reattempt", wait=span))
 
     def finished(self, result: Any = None) -> typing.NoReturn:
         """End the run here and now, with a value; what is scheduled is canceled."""
         self._leave(FlowControl("finished", result=result))
 
     def _leave(self, signal: FlowControl) -> typing.NoReturn:
-        self._executing(signal.verb)
+        self._executing("finish" if signal.verb == "finished" else signal.verb)
         raise signal
 
     def _executing(self, verb: str) -> Context:

@@ -198,9 +198,8 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
         )
     # A new plan, for the same one is asked again when its transaction has to be repeated.
     if run_state in (RunState.FINISHED, RunState.FAILED):
-        again = plan.again
-        if again is not None and again.kind == NODE:
-            again = None  # nothing of a graph begins after its end
+        # Nor does a node begin again; of a function's steps somebody may still want to know.
+        again = None if plan.again is not None and plan.again.kind == NODE else plan.again
         return msgspec.structs.replace(plan, run=None, goes_on=False, again=again)
     if run_state == RunState.PAUSED:
         again = plan.again
@@ -235,7 +234,7 @@ def recover(
     if execution.run_state == RunState.CANCELED and execution.kind in (STEP, NODE):
         return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
     if execution.run_state == RunState.FINISHED and execution.kind == NODE:
-        return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_FINISH)
+        return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED)  # nobody needs it any more
     if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
         # Not tried again.  That pauses the run, unless it has ended already: a final state stays.
         plan = SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED, error=error)

@@ -94,10 +94,11 @@ class NodeWork(Work):
                 return self._end(Outcome.CANCELED_BY_OPERATOR)
             if self.interrupt is not None:
                 raise Suspended
-            yield from self._prepare()
-            return (yield from self._perform())
-        except FlowControl as signal:
-            return self._flow(signal)
+            try:
+                yield from self._prepare()
+                return (yield from self._perform())
+            except FlowControl as signal:
+                return self._flow(signal)
         except Canceled:
             return self._end(Outcome.CANCELED_BY_OPERATOR)
         except asyncio.CancelledError:
