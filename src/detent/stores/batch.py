@@ -149,6 +149,8 @@ def _lease(
             run = claimed.get(row.run_id)
             if run is None or row.state != ExecutionState.READY or row.kind != "node":
                 continue
+            if row.deliveries:
+                continue  # it continues another attempt, and needs what that one left: a claim reads it
             if seen.state(row.run_id, changes) != RunState.READY:
                 continue
             lease = lessor.reserve(row.job, row.queue)
