@@ -130,7 +130,7 @@ def test_cancel_in_the_body(testing: TestingApp, is_async: bool) -> None:
 def test_cancel_if_true(testing: TestingApp, is_async: bool) -> None:
     calls: list[str] = []
 
-    class Flow(one_node(lambda self: calls.append("work"), is_async), name="guarded"):  # type: ignore[misc]
+    class Flow(one_node(lambda self: calls.append("work"), is_async), name="guarded"):  # type: ignore[misc,call-arg]
         @detent.cancel_if
         def closed(self) -> bool:
             return True
@@ -157,7 +157,7 @@ def test_hero_gone(testing: TestingApp, is_async: bool) -> None:
 def test_hero_gone_and_may_proceed_without(testing: TestingApp, is_async: bool) -> None:
     seen: list[Any] = []
 
-    class Flow(one_node(lambda self: seen.append(self.hero), is_async), name="brave"):  # type: ignore[misc]
+    class Flow(one_node(lambda self: seen.append(self.hero), is_async), name="brave"):  # type: ignore[misc,call-arg]
         may_proceed_without_hero = True
 
     testing.include(Flow)
@@ -175,7 +175,7 @@ class Customer:
 
 @both_kinds
 def test_run_cancel(testing: TestingApp, is_async: bool) -> None:
-    class Flow(one_node(lambda self: None, is_async, wait=timedelta(days=1)), name="two"):  # type: ignore[misc]
+    class Flow(one_node(lambda self: None, is_async, wait=timedelta(days=1)), name="two"):  # type: ignore[misc,call-arg]
         @task(wait=timedelta(days=2))
         def aside(self) -> None: ...
 
@@ -242,7 +242,7 @@ def test_pause_after_the_last_body_finishes_on_resume(testing: TestingApp) -> No
 
 @both_kinds
 def test_finished_in_the_body(testing: TestingApp, is_async: bool) -> None:
-    class Flow(one_node(lambda self: self.finished("early"), is_async), name="done"):  # type: ignore[misc]
+    class Flow(one_node(lambda self: self.finished("early"), is_async), name="done"):  # type: ignore[misc,call-arg]
         @task(wait=timedelta(days=2))
         def aside(self) -> None: ...
 
@@ -544,7 +544,7 @@ def test_a_signal_in_a_thread_of_the_nodes_own_is_an_invalid_state(testing: Test
 
 @both_kinds
 def test_a_signal_in_a_method_that_a_node_calls_ends_the_node(testing: TestingApp, is_async: bool) -> None:
-    class Flow(one_node(lambda self: self.helper(), is_async), name="helped"):  # type: ignore[misc]
+    class Flow(one_node(lambda self: self.helper(), is_async), name="helped"):  # type: ignore[misc,call-arg]
         def helper(self) -> None:
             self.skip()
 
