@@ -55,11 +55,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return StepMaker(options, chained=False)
 
 
-@overload
-def cancel_if(condition: F, /) -> F: ...
-@overload
-def cancel_if(condition: str | bool, /) -> str | bool: ...
-def cancel_if(condition: Any, /) -> Any:
+def cancel_if(condition: F, /) -> F:
     """Cancel the run before any of its nodes begins, when this is true; a decorator of a method.
 
     `cancel_if("account_closed")` and `cancel_if(lambda self: ...)` in the body do the same.
