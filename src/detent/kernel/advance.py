@@ -106,6 +106,7 @@ class Advance:
         counts: dict[str, Count] | None = None,
         hashes: dict[str, str] | None = None,
         past: Mapping[str, tuple[int, bool]] | None = None,
+        results: Mapping[str, str | None] | None = None,
     ) -> None:
         self.graph = graph
         self.facts = facts
@@ -119,7 +120,9 @@ class Advance:
         self._values = values
         self._inbox = inbox
         self._past = past or {}  # of a healed run: latest attempts, and whether the node is to be left alone
-        self._results: dict[str, str | None] = {}
+        self._results: dict[str, str | None] = dict(
+            results or {}
+        )  # of what settles now, and of what was read
         self._worth: dict[str, Any] = {}
         self._ready: list[str] = []
 

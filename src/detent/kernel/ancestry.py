@@ -10,7 +10,7 @@ where.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -48,20 +48,20 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
     broken = []
     for row in sorted(settled, key=lambda row: (row.finished_at or 0, row.node, row.attempt)):
         expected = [
-            ancestry_hash(run_id, row.node, row.attempt, _parents(graph, row.node, known))
-            for graph in graphs
-            if graph.knows(row.node)
-            for known in (_before(row, latest), latest)
-        ] or [ancestry_hash(run_id, row.node, row.attempt, ())]
+            ancestry_hash(run_id, row.node, row.attempt, [parent.ancestry_hash or "" for parent in parents])
+            for graph in graphs  # (one that does not know the node has no parents for it)
+            for parents in _ways(row, _parents(graph, row.node, latest))
+        ]
         if row.ancestry_hash not in expected:
             broken.append(Broken(row.node, row.attempt, row.ancestry_hash, expected[-1]))
     return broken
 
 
-def _before(row: ExecutionRow, latest: Mapping[str, ExecutionRow]) -> dict[str, ExecutionRow]:
-    """What had settled by then: in a healed run a parent may have come in between later."""
+def _ways(row: ExecutionRow, parents: list[ExecutionRow]) -> Iterator[list[ExecutionRow]]:
+    """All parents, or those that had settled by then: in a healed run one may have come in between later."""
     moment = row.finished_at or 0
-    return {node: other for node, other in latest.items() if (other.finished_at or 0) <= moment}
+    yield [parent for parent in parents if (parent.finished_at or 0) <= moment]
+    yield parents
 
 
 def _counts(row: ExecutionRow) -> bool:
@@ -70,10 +70,10 @@ def _counts(row: ExecutionRow) -> bool:
     return done and row.outcome != "reattempted" and row.kind in ("node", "inline")
 
 
-def _parents(graph: Graph, node: str, latest: Mapping[str, ExecutionRow]) -> list[str]:
+def _parents(graph: Graph, node: str, latest: Mapping[str, ExecutionRow]) -> list[ExecutionRow]:
     if graph.spread_of(node) is None and node in graph.nodes and graph.nodes[node].kind == SPREAD:
-        items = [row.ancestry_hash or "" for id, row in latest.items() if graph.spread_of(id) == node]
+        items = [row for id, row in latest.items() if graph.spread_of(id) == node]
         if items:
             return items
         # Of nothing, or skipped: then it follows what it needs, like any other node.
-    return [latest[parent].ancestry_hash or "" for parent in graph.parents(node) if parent in latest]
+    return [latest[parent] for parent in graph.parents(node) if parent in latest]

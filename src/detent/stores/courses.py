@@ -116,6 +116,7 @@ class Going:
             held=held,
             before=self._outdated[run],
             hashes=self._hashes[run],
+            results={op.key.node: op.plan.result},
         )
         return digest, advance.end
 

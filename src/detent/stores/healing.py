@@ -35,11 +35,13 @@ def heal_run(
     held: bool,
     before: str | None,
     hashes: dict[str, str] | None = None,
+    results: Mapping[str, str | None] | None = None,
     mine: str | None = None,
 ) -> Advance:
     """Plan what a run needs to go on by the course's graph, and put it into the changes.
 
-    `before` is the signature of the graph that it was settled under until now.
+    `before` is the signature of the graph that it was settled under until now; `results` are of
+    nodes that settle in this transaction, so nothing is recorded of them yet.
     """
     run = course.claimed.run_id
     graph = course.graph
@@ -58,6 +60,7 @@ def heal_run(
         counts=dict(healing.counts),
         hashes=hashes,
         past=alone,
+        results=results,
     )
     advance.counted.update(healing.counts)
     advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
