@@ -68,11 +68,16 @@ def outcomes(run: detent.Run[Any]) -> dict[str, str | None]:
     return {node.name: node.outcome for node in run.nodes()}
 
 
+def due(app: detent.App) -> None:
+    """A day has passed."""
+    with app.engine.store._writer.transaction() as tx:
+        tx.run("UPDATE detent_executions SET scheduled_for = 1 WHERE state IN ('timer', 'held')")
+
+
 def test_6_1_a_class_run_goes_by_the_code_of_today(apps: Apps) -> None:
     run = asleep_before(apps, "b", "a", "b", "c")
     app = apps(version("a", "b", "c", "d"))
-    with app.engine.store._writer.transaction() as tx:  # a day later
-        tx.run("UPDATE detent_executions SET scheduled_for = 1 WHERE state = 'timer'")
+    due(app)
     assert result(app.run(run.id)) == "d"
     assert ran == ["a", "b", "c", "d"]
 
@@ -83,8 +88,7 @@ def test_6_1_a_frozen_run_keeps_its_graph(apps: Apps) -> None:
     app = apps(version("a", "b", "x", "c", "d"))
     again = app.run(run.id)
     assert [node.name for node in again.nodes()] == ["a", "b", "c"]
-    with app.engine.store._writer.transaction() as tx:
-        tx.run("UPDATE detent_executions SET scheduled_for = 1 WHERE state = 'timer'")
+    due(app)
     assert result(again) == "c"
     assert ran == ["a", "b", "c"]
 
@@ -110,6 +114,7 @@ def test_6_3_a_node_added_before_what_is_done_is_bypassed(apps: Apps) -> None:
 def test_6_4_a_done_node_that_is_gone_is_only_worth_a_line(apps: Apps) -> None:
     run = asleep_before(apps, "c", "a", "b", "c")
     app = apps(version("a", "c"))
+    due(app)
     assert result(app.run(run.id)) == "c"
     [line] = [line for line in app.run(run.id).history() if line.event == "healed"]
     assert line.detail["removed"] == ["b"]
@@ -136,8 +141,7 @@ def test_6_4_resume_goes_on_when_the_node_is_back(apps: Apps) -> None:
     wait_for(middle.run(run.id), "paused")
     middle.close()
     app = apps(version("a", "b", "c"))
-    with app.engine.store._writer.transaction() as tx:
-        tx.run("UPDATE detent_executions SET scheduled_for = 1 WHERE state = 'held'")
+    due(app)
     again = app.run(run.id)
     again.resume()
     assert result(again) == "c"
@@ -169,12 +173,6 @@ def two_nodes() -> detent.Graph:
     g.node("one", job=noted, args={"name": "one"}, wait=DAY)
     g.node("two", job=noted, args={"name": "two"})
     return g
-
-
-def due(app: detent.App) -> None:
-    """A day has passed."""
-    with app.engine.store._writer.transaction() as tx:
-        tx.run("UPDATE detent_executions SET scheduled_for = 1 WHERE state IN ('timer', 'held')")
 
 
 def looked_after(app: detent.App, run: detent.Run[Any]) -> bool:
