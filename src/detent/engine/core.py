@@ -77,7 +77,7 @@ class Engine:
     ) -> None:
         self.url = url
         self.settings = settings
-        self.heroes = Heroes()
+        self.heroes = Heroes(url)
         self.registry = Registry(collect(include))
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock

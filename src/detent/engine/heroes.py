@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError
+from .models import load_model
 
 
 class Heroes:
     """How the app names its heroes, and loads them again."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "") -> None:
+        self._url = url  # where models live that nobody has told us how to load
         self._known: dict[type, tuple[str, Callable[[Any], Any], Callable[[str], Any] | None]] = {}
 
     def register(
@@ -52,15 +52,7 @@ class Heroes:
         for name, _, load in self._known.values():
             if name == type and load is not None:
                 return load(id)
-        return load_model(type, id)
-
-
-@dataclass(frozen=True, slots=True)
-class Hero:
-    """A hero that the app only knows by name."""
-
-    type: str
-    id: str
+        return load_model(self._url, type, id)
 
 
 def _model_identity(hero: Any) -> tuple[str, str] | None:
@@ -71,17 +63,5 @@ def _model_identity(hero: Any) -> tuple[str, str] | None:
     state = getattr(hero, "_sa_instance_state", None)
     identity = getattr(state, "identity", None)
     if state is not None and identity:
-        return type(hero).__name__, ",".join(map(str, identity))
+        return f"{type(hero).__module__}.{type(hero).__qualname__}", ",".join(map(str, identity))
     return None
-
-
-def load_model(type: str, id: str) -> Any:
-    """A Django object by its label and key; whatever else is only a name."""
-    apps = sys.modules.get("django.apps")
-    if apps is not None and "." in type:
-        try:
-            model = apps.apps.get_model(type)
-        except LookupError:
-            return Hero(type, id)
-        return model._base_manager.filter(pk=id).first()
-    return Hero(type, id)
