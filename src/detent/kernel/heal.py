@@ -160,7 +160,10 @@ def _recount(
             if not ready:
                 early = not known.scheduled and node != mine
                 (healing.early if early else healing.withdrawn).append(node)
-        elif ready and not (known is not None and known.stopped) and node not in expanded:
+        elif node in expanded:
+            if not ready:
+                healing.early.append(node)  # its items are under way, and it is collected with the last
+        elif ready and not (known is not None and known.stopped):
             healing.ready.append(node)
 
 
