@@ -69,13 +69,14 @@ class Declared:
     def __init__(self, name: str, given: Step[Any, Any] | StepMaker, owner: str) -> None:
         self.name = name
         self.owner = owner
+        self.given = given
         self.options = given.node
         self.step = given if isinstance(given, Step) else _without_method(name, given, owner)
 
     def overridden(self, function: FunctionType) -> Declared:
         """The same node with another method: a subclass has overridden it."""
         again = copy.copy(self)
-        again.step = Step(
+        again.given = again.step = Step(
             function,
             retry=self.step.retry,
             timeout=self.step.timeout,
@@ -87,7 +88,7 @@ class Declared:
         return again
 
     def error(self, problem: str) -> DefinitionError:
-        return DefinitionError(f"{self.owner}.{self.name}{_place(self.step)}: {problem}")
+        return DefinitionError(f"{self.owner}.{self.name}{_place(self.given)}: {problem}")
 
 
 def _without_method(name: str, maker: StepMaker, owner: str) -> Step[Any, Any]:
@@ -100,6 +101,9 @@ def _without_method(name: str, maker: StepMaker, owner: str) -> Step[Any, Any]:
 
 
 def _place(step: Any) -> str:
+    """Where a node is declared; of one without a method, where its options are."""
+    if isinstance(step, StepMaker):
+        return f" ({step.place})"
     code = getattr(getattr(step, "function", None), "__code__", None)
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
 

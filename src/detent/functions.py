@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -516,6 +517,8 @@ class StepMaker:
         given = {name: value for name, value in options.items() if name in known}
         self.node = NodeOptions(chained=chained, **given)
         self._options = {name: value for name, value in options.items() if name not in known}
+        caller = sys._getframe(2)
+        self.place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         if "on_exception" in given:
             self._options["on_exception"] = given["on_exception"]
 
