@@ -15,6 +15,7 @@ read in one query, not a table of copies (docs/adr/0009).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from .model import Claimed, EndedExecution, ExecutionState, NewExecution, RunEnd
 from .settle import Outcome, waiting_state
 
 SECOND = 1_000_000
+_ID = re.compile(r"\bn_[0-9a-f]{8,}\b")
 
 
 class Values(Protocol):
@@ -208,6 +210,8 @@ class Advance:
                 self._enter(id, self.graph.nodes[id])
             except ReadinessOverflow:
                 raise
+            except ExpressionError as error:
+                self._fail(id, ExpressionError(self._named(error.expression), error.reason))
             except DetentError as error:
                 self._fail(id, error)
 
@@ -217,7 +221,7 @@ class Advance:
         elif node.kind == WHEN:
             side = bool(self._resolved(node.value))
             if not side and not node.otherwise:
-                raise DeadEnd(node.name, shown((node.value or {}).get("$expr", node.value)))
+                raise DeadEnd(node.name, self._named(shown((node.value or {}).get("$expr", node.value))))
             self._complete(id, side)
         elif node.kind == RESULT:
             value = self._resolved(node.value)
@@ -273,6 +277,10 @@ class Advance:
         row.ancestry_hash = self._hash(id, row.attempt, parents)
         self.ended.append(row)
         self._follow(id)
+
+    def _named(self, expression: str) -> str:
+        """An expression with the names that people gave to nodes, instead of ids."""
+        return _ID.sub(lambda found: self.graph.shown(found[0]), expression)
 
     def _fail(self, id: str, error: DetentError) -> None:
         """A node that cannot be evaluated fails with that error, and pauses its run."""
