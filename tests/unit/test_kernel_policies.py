@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import DefinitionError, NotSerializable
-from detent.kernel.policies import NO_RETRY, REATTEMPT, Retry, recovery_wait
+from detent.kernel.policies import NO_RETRY, REATTEMPT, ExceptionPolicy, Retry, recovery_wait
 
 SECOND = timedelta(seconds=1)
 waits = st.timedeltas(timedelta(), timedelta(days=400))
@@ -104,3 +104,11 @@ def test_recovery_waits_are_monotone_and_bounded(recoveries: int) -> None:
     wait = recovery_wait(recoveries)
     assert timedelta() <= wait <= timedelta(seconds=30)
     assert wait <= recovery_wait(recoveries + 1)
+
+
+def test_a_name_without_its_module_is_refused_as_it_would_never_match() -> None:
+    with pytest.raises(DefinitionError, match="has its module before it"):
+        ExceptionPolicy("reattempt", on=("ConnectionError",))
+    by_name = ExceptionPolicy("reattempt", on=("builtins.ConnectionError",))
+    assert by_name.matches(ConnectionResetError())
+    assert not by_name.matches(ValueError())

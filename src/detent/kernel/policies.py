@@ -114,6 +114,11 @@ class ExceptionPolicy:
                 raise DefinitionError(
                     f"on={matcher!r}: a policy is for exception classes, dotted names of them, or callables"
                 )
+            if isinstance(matcher, str) and "." not in matcher:
+                raise DefinitionError(
+                    f"on={matcher!r}: a name has its module before it, as in 'httpx.HTTPError'; "
+                    f"or give the class itself"
+                )
         if self.action != "reattempt" and (self.wait is not None or self.backoff is not None):
             raise DefinitionError(
                 f"action={self.action!r} does not wait: wait and backoff are for reattempts"
