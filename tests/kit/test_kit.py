@@ -172,3 +172,14 @@ def test_a_workflow_class_is_crashed_at_the_end_of_every_node() -> None:
 
 def test_a_template_is_crashed_at_the_end_of_every_node_and_item() -> None:
     assert crash_everywhere(sums, 4) == 2 * 5
+
+
+def test_what_is_started_with_options_need_not_be_included_either(detent_app: TestingApp) -> None:
+    run = detent_app.options(id="order-42", hero=("Order", 42)).start(fulfil, 42)
+    assert detent_app.speedrun(run).result() == "receipt-42"
+    [other] = detent_app.start_many(stubborn, [()])
+    assert detent_app.speedrun(other).state == "finished"
+
+
+@workflow
+def stubborn() -> None: ...

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ..app import App, Run
-from ..engine import Engine, Settings
+from ..app import App, Run, Starter
+from ..engine import Engine, Options, Settings
 from ..engine.including import collect
 from ..errors import DetentError
 from ..kernel.model import RunState
@@ -46,11 +46,9 @@ class TestingApp(App):
         """Serve more definitions."""
         self.engine.registry.add(collect(definitions))
 
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
-        """Start a run, of whatever is given."""
-        if not isinstance(definition, str):
-            self.include(definition)
-        return super().start(definition, *args, **kwargs)
+    def options(self, **options: Any) -> Starter:
+        """How the next run is started; the keywords are those of `App.options`."""
+        return _Including(self, Options(**options))
 
     def speedrun(self, run: Run[Any]) -> Run[Any]:
         """Let time fly until the run is over, paused, or waits for what only the test can give."""
@@ -80,3 +78,21 @@ class TestingApp(App):
         """Tell the worker to look for due work."""
         if self.engine.worker is not None:
             self.engine.worker.poke()
+
+
+class _Including(Starter):
+    """Starts whatever is given: a test need not say beforehand what it serves."""
+
+    _app: TestingApp
+
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        self._include(definition)
+        return super().start(definition, *args, **kwargs)
+
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        self._include(definition)
+        return super().start_many(definition, calls)
+
+    def _include(self, definition: Any) -> None:
+        if not isinstance(definition, str):
+            self._app.include(definition)
