@@ -23,6 +23,7 @@ from ..context import ask_database, replaying, watch_threads
 from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
+    InvalidState,
     RunCanceled,
     RunFailed,
     RunPaused,
@@ -463,6 +464,8 @@ class Engine:
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
+        if row.kind != "function":
+            raise InvalidState("fork", run_id, "no durable function", "only those have a journal to keep")
         start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
         return with_attributes(start, row.attributes)
 
