@@ -155,7 +155,8 @@ def import_graph(engine: Engine, row: RunRow, text: str) -> None:
         elif node.job is not None and engine.registry.find(node.job) is None:
             moment = from_micros(row.frozen_at or now).isoformat()
             raise MissingJob(row.id, node.job, f"{node.name} ({id})", moment)
-    engine._control(lambda now: engine.store.replace_graph(row.id, body, signature, now=now))
+    course = engine.services.courses.by(graph, row)
+    engine._control(lambda now: engine.store.replace_graph(row.id, body, course=course, now=now))
 
 
 def freeze(engine: Engine, row: RunRow) -> None:

@@ -16,7 +16,7 @@ read in one query, not a table of copies (docs/adr/0009).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -148,6 +148,26 @@ class Advance:
     def passed_over(self, node: str, outcome: Outcome) -> EndedExecution:
         """A node that is recorded as canceled without ever having been executed."""
         return self._ended(node, ExecutionState.CANCELED, outcome)
+
+    def renew(self, rows: Sequence[NewExecution]) -> None:
+        """Give attempts that are yet to begin what the graph says of their nodes now.
+
+        A repeated attempt is a copy of the one before; the graph may have been replaced since.
+        """
+        graph = self.graph
+        of = {row.node: graph.spread_of(row.node) or row.node for row in rows}
+        known = [row for row in rows if graph.knows(row.node)]
+        self._prefetch(sorted({of[row.node] for row in known}))
+        for row in known:
+            node = graph.nodes[of[row.node]]
+            given: dict[str, Any] = {}
+            if of[row.node] != row.node and node.arg is not None and row.input is not None:
+                given = {node.arg: self._values.read(row.input)["kwargs"].get(node.arg)}
+            elif node.inline:
+                continue
+            planned = self._execution(row.node, node, self._input(node, given))
+            row.job, row.queue, row.precedence = planned.job, planned.queue, planned.precedence
+            row.input = planned.input
 
     def finish(self) -> RunEnd:
         """The run's end: its value is its result's, or that of its only sink."""

@@ -54,6 +54,13 @@ class Courses:
     def of_row(self, row: RunRow) -> Course:
         return self.of(claimed_of_row(row))
 
+    def by(self, graph: Graph, row: RunRow) -> Course:
+        """The course of a run that is to go on by that graph."""
+        methods = row.kind == "class"
+        if methods:
+            graph = self._with_options(graph, row.type)
+        return Course(graph=graph, values=self.values, claimed=claimed_of_row(row), methods=methods)
+
     def known(self, claimed: Claimed) -> Graph | None:
         """The graph, if that needs no look into the database."""
         if claimed.frozen_at is None:

@@ -37,6 +37,7 @@ class GraphStatements:
     outdated_runs: str
     unknown_jobs: str
     skip_execution: str
+    renew: str
 
 
 def build_graphs(d: Dialect) -> GraphStatements:
@@ -113,6 +114,12 @@ SELECT e.run_id, e.node, e.attempt, e.job
    AND NOT {d.one_of("e.job", "job")}
  ORDER BY e.scheduled_for
  LIMIT :limit""",
+        renew=d.update(
+            "detent_executions",
+            (*KEYS, "job", "queue", "precedence", "input"),
+            "job = x.job, queue = x.queue, precedence = x.precedence, input = x.input",
+            f"{ON_KEY} AND t.state IN {WAITING}",
+        ),
         skip_execution=f"""
 UPDATE detent_executions
    SET state = 'skipped', outcome = 'skipped_by_operator', result = :result, finished_at = :now,

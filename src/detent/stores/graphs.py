@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import InvalidState
+from ..kernel.advance import Course
 from ..kernel.model import GraphPart, RunState
 from .base import Tx, write
 from .canceling import note
-from .nodes import lock
+from .healing import past
+from .nodes import fresh, latest_of, lock, renew
 
 PART = 512 * 1024  # characters: a graph of 100,000 nodes fits no server's largest packet
 
@@ -43,8 +45,9 @@ def freeze(tx: Tx, run_id: str, text: str, signature: str, now: int) -> None:
     note(tx, run_id, "frozen", {"graph": signature}, now)
 
 
-def replace(tx: Tx, run_id: str, text: str, signature: str, now: int) -> None:
+def replace(tx: Tx, run_id: str, text: str, *, course: Course, now: int) -> None:
     """Another graph for a paused run; readiness is recounted when it is resumed."""
+    signature = course.graph.signature
     run = lock(tx, run_id)
     if run.state != RunState.PAUSED:
         raise InvalidState("import a graph into", run_id, run.state, "pause it first")
@@ -52,4 +55,20 @@ def replace(tx: Tx, run_id: str, text: str, signature: str, now: int) -> None:
     save(tx, {run_id: text})
     tx.run(tx.sql.graphs.set_frozen, id=run_id, frozen_at=now)
     tx.run(tx.sql.graphs.set_graph, id=run_id, signature=signature, irregular=1)
+    scheduled = {node for node, latest in past(tx, run_id).items() if latest.scheduled}
+    waiting = [fresh(row, now) for node, row in latest_of(tx, run_id).items() if node in scheduled]
+    renew(tx, run_id, waiting, course, now)
+    rows = [
+        {
+            "run_id": run_id,
+            "node": row.node,
+            "attempt": row.attempt - 1,  # it stays the same attempt
+            "job": row.job,
+            "queue": row.queue,
+            "precedence": row.precedence,
+            "input": row.input,
+        }
+        for row in waiting
+    ]
+    write(tx, tx.sql.graphs.renew, rows)
     note(tx, run_id, "graph imported", {"graph": signature, "before": run.signature}, now)

@@ -7,10 +7,10 @@ operator's hand is rare, and what it leaves behind must be right whatever was be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import CannotReattempt, InvalidState, NodeNotFound, RunNotFound
-from ..kernel.advance import Course
+from ..kernel.advance import Advance, Course
 from ..kernel.ancestry import ancestry_hash
 from ..kernel.control import taken_up
 from ..kernel.heal import Past
@@ -52,7 +52,7 @@ def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> 
     if latest.scheduled:
         _skip_scheduled(tx, run_id, latest, _shown(course, node), now, digest=digest)
     else:
-        write(tx, tx.sql.graphs.insert_ended, [_skipped(_latest(tx, run_id)[node], attempt, digest, now)])
+        write(tx, tx.sql.graphs.insert_ended, [_skipped(latest_of(tx, run_id)[node], attempt, digest, now)])
     seen[node] = Past(node, attempt, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_OPERATOR)
     _carry_on(tx, run, course, seen, now)
     return run
@@ -77,7 +77,7 @@ def reattempt(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int
     elif not taken_up(run.state, latest.outcome or ""):
         raise CannotReattempt("reattempt", run_id, "the workflow has gone on from its failure", hint, name)
     note(tx, run_id, "reattempted", {"node": name, "by": "operator"}, now)
-    _begin_again(tx, run_id, [node], seen, now)
+    _begin_again(tx, run_id, [node], seen, course, now)
     if course is None:
         _let_go_on(tx, run, seen, now)
     else:
@@ -90,7 +90,8 @@ def resume_graph(tx: Tx, run: RunRow, course: Course, now: int) -> None:
     seen = past(tx, run.id)
     set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
-    _begin_again(tx, run.id, [node for node, latest in seen.items() if latest.stopped], seen, now)
+    stopped = [node for node, latest in seen.items() if latest.stopped]
+    _begin_again(tx, run.id, stopped, seen, course, now)
     _recount(tx, run, course, seen, now, held=False)
 
 
@@ -168,16 +169,23 @@ def _shown(course: Course | None, node: str) -> str:
     return node if course is None else course.graph.shown(node)
 
 
-def _latest(tx: Tx, run_id: str) -> dict[str, Claimed]:
+def latest_of(tx: Tx, run_id: str) -> dict[str, Claimed]:
     rows: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.latest, id=run_id))
     return {row.node: row for row in rows}
 
 
-def _begin_again(tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], now: int) -> None:
+def renew(tx: Tx, run_id: str, rows: Sequence[NewExecution], course: Course, now: int) -> None:
+    """Give attempts that are yet to begin what the graph says of their nodes now."""
+    Advance(course.graph, course.facts(now, held=False), course.values, Recorded(tx, run_id)).renew(rows)
+
+
+def _begin_again(
+    tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], course: Course | None, now: int
+) -> None:
     """Another attempt at nodes that stopped.  Inline ones are left to the recount, which evaluates them."""
     if not nodes:
         return
-    latest = _latest(tx, run_id)
+    latest = latest_of(tx, run_id)
     again = []
     for node in nodes:
         known = seen[node]
@@ -187,6 +195,8 @@ def _begin_again(tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], n
             row = fresh(latest[node], now)
             again.append(row)
             seen[node] = Past(node, row.attempt, row.state, None, row.kind)
+    if course is not None:
+        renew(tx, run_id, again, course, now)
     write(tx, tx.sql.insert_executions, again)
 
 
@@ -236,7 +246,7 @@ def _recount(
 
 def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
     """A spawned step of a durable function: its value is None, and whoever waits for it goes on."""
-    row = _latest(tx, run.id)[latest.node]
+    row = latest_of(tx, run.id)[latest.node]
     if not latest.scheduled and not taken_up(run.state, latest.outcome or ""):
         raise InvalidState(
             f"skip step {latest.node!r} of", run.id, "past it: the workflow has gone on from its failure"

@@ -258,9 +258,9 @@ class SqlStore:
         """Give a class's run its graph to keep; twice is InvalidState."""
         self._again(self._writer, lambda tx: graphs.freeze(tx, run_id, text, signature, now))
 
-    def replace_graph(self, run_id: str, text: str, signature: str, *, now: int) -> None:
-        """Give a paused run another graph; twice gives it the same again."""
-        self._again(self._writer, lambda tx: graphs.replace(tx, run_id, text, signature, now))
+    def replace_graph(self, run_id: str, text: str, *, course: Course, now: int) -> None:
+        """Give a paused run another graph, that of the course; twice gives it the same again."""
+        self._again(self._writer, lambda tx: graphs.replace(tx, run_id, text, course=course, now=now))
 
     def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
         """Runs of a class that were last settled under another graph."""
