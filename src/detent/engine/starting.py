@@ -50,6 +50,11 @@ def plan_runs(
     deadline = _deadline(options.deadline, now)
     if options.id is not None and len(calls) != 1:
         raise ConfigurationError("an id names one run; start_many() starts several")
+    if hero is not None and not options.allow_multiple and len(calls) > 1:
+        raise ConfigurationError(
+            f"{' '.join(hero)} has one active run of {name} at a time, and start_many() starts {len(calls)}; "
+            f"add app.options(allow_multiple=True)"
+        )
     all_of_them = Start(runs=[], executions=[], chosen=options.id is not None)
     for args, kwargs in calls:
         id, repeats = (options.id, True) if options.id is not None else _run_id(name)
