@@ -71,7 +71,7 @@ class Declared:
         self.owner = owner
         self.given = given
         self.options = given.node
-        self.step = given if isinstance(given, Step) else _without_method(name, given, owner)
+        self.step = _called(name, given if isinstance(given, Step) else _without_method(name, given, owner))
 
     def overridden(self, function: FunctionType) -> Declared:
         """The same node with another method: a subclass has overridden it."""
@@ -85,10 +85,19 @@ class Declared:
             priority=self.step.priority,
             node=self.options,
         )
+        again.step = _called(self.name, again.step)
         return again
 
     def error(self, problem: str) -> DefinitionError:
         return DefinitionError(f"{self.owner}.{self.name}{_place(self.given)}: {problem}")
+
+
+def _called(name: str, step: Step[Any, Any]) -> Step[Any, Any]:
+    """The step under the name of its node, which its function need not have."""
+    if step.name != name:
+        step = copy.copy(step)
+        step.name = name
+    return step
 
 
 def _without_method(name: str, maker: StepMaker, owner: str) -> Step[Any, Any]:

@@ -14,7 +14,7 @@ import contextlib
 import copy
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -295,10 +295,10 @@ class MethodNode(NodeWork):
             return ending  # type: ignore[no-any-return]
         job = self.declared.options.job
         if job is None:
-            return (yield from self._call(_hooked(self.declared.step, self.plan), (instance,), {}))
+            return (yield from self._call(self._hooked(self.declared.step, instance), (instance,), {}))
         kwargs = yield Ask(lambda: self._arguments(instance, job))
         if isinstance(job, Step):
-            return (yield from self._call(job, (), kwargs))
+            return (yield from self._call(self._hooked(job, instance), (), kwargs))
         return (yield from run_child(self, plan_of(job) or job, kwargs))
 
     def _before(self) -> tuple[Workflow | None, Ending | None]:
@@ -370,37 +370,64 @@ class MethodNode(NodeWork):
         own = self.declared.options.policies if self.declared is not None else ()
         return choose(error, own, self.plan.policies)
 
+    def _hooked(self, step: Step[Any, Any], instance: Workflow) -> Step[Any, Any]:
+        """The step with the class's hooks around its body, in the thread or the task of the body."""
+        cls: Any = self.plan.cls
+        hooks = ("before_step", "after_step", "around_step")
+        if all(getattr(cls, hook) is getattr(Workflow, hook) for hook in hooks):
+            return step
+        body, name = step.function, self.claimed.node
+        if step.executor == "process":
+            body = partial(_elsewhere, self.services, step)
 
-def _hooked(step: Step[Any, Any], plan: Blueprint) -> Step[Any, Any]:
-    """The step with the class's hooks around its body."""
-    cls: Any = plan.cls
-    hooks = ("before_step", "after_step", "around_step")
-    if all(getattr(cls, hook) is getattr(Workflow, hook) for hook in hooks):
-        return step
-    hooked = copy.copy(step)
-    body, name = step.function, step.name
+        def around(*args: Any, **kwargs: Any) -> Any:
+            self._plainly(instance.before_step, name)
+            with self._entered(instance.around_step(name)):
+                value = body(*args, **kwargs)
+            self._plainly(instance.after_step, name)
+            return value
 
-    def around(self: Any, *args: Any) -> Any:
-        self.before_step(name)
-        with self.around_step(name):
-            value = body(self, *args)
-        self.after_step(name)
-        return value
+        async def aaround(*args: Any, **kwargs: Any) -> Any:
+            await _awaited(instance.before_step(name))
+            manager: Any = instance.around_step(name)
+            async with contextlib.AsyncExitStack() as stack:
+                if hasattr(manager, "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+                value = await body(*args, **kwargs)
+            await _awaited(instance.after_step(name))
+            return value
 
-    async def aaround(self: Any, *args: Any) -> Any:
-        await _awaited(self.before_step(name))
-        manager = self.around_step(name)
-        async with contextlib.AsyncExitStack() as stack:
-            if hasattr(manager, "__aenter__"):
-                await stack.enter_async_context(manager)
-            else:
-                stack.enter_context(manager)
-            value = await body(self, *args)
-        await _awaited(self.after_step(name))
-        return value
+        hooked = _with_function(step, aaround if step.is_async else around)
+        hooked.executor = "thread"
+        return hooked
 
-    hooked.function = aaround if step.is_async else around
-    return hooked
+    @contextlib.contextmanager
+    def _entered(self, manager: Any) -> Iterator[None]:
+        """A context manager, or an async one, around what runs in this thread."""
+        if hasattr(manager, "__enter__"):
+            with manager:
+                yield
+            return
+        self._plainly(manager.__aenter__)
+        try:
+            yield
+        except BaseException as error:
+            if not self._plainly(manager.__aexit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            self._plainly(manager.__aexit__, None, None, None)
+
+
+def _with_function(step: Step[Any, Any], function: Callable[..., Any]) -> Step[Any, Any]:
+    again = copy.copy(step)
+    again.function = function
+    return again
+
+
+def _elsewhere(services: Services, step: Step[Any, Any], *args: Any, **kwargs: Any) -> Any:
+    return services.processes.call(step, args, kwargs)
 
 
 async def _awaited(value: Any) -> Any:
