@@ -62,6 +62,11 @@ class FlowControl(Signal):
         self.result = result
         self.after = after
 
+    @property
+    def completes(self) -> bool:
+        """Whether the node is done by that: what it wrote stays."""
+        return self.verb == "finished" or self.after
+
 
 class Frame(Protocol):
     """One delivery of a run to a worker, as definitions see it."""

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from ..context import Abandoned, Context, step_var
+from ..context import Abandoned, Canceled, Context, step_var
 from ..errors import StepTimeout
 from ..functions import Step
-from ..kernel.model import Verdict
+from ..kernel.model import RunState, Verdict
 from ..stores.base import Trouble, Tx
 from .requests import Body, TransactionalBody
 from .services import Services
@@ -110,6 +110,10 @@ def _with_timeout(services: Services, body: Body) -> Any:
         raise StepTimeout(step.name, step.timeout or 0) from None
 
 
+class _Outdated(Exception):
+    """Nothing of it was written: the same again, by the graph that the run has now."""
+
+
 def _in_transaction(services: Services, body: TransactionalBody) -> Any:
     """The user's writes and the record of the step: one transaction.
 
@@ -122,9 +126,18 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
             with services.store.transaction() as tx:
                 value = _with_tx(services, body, tx)
                 answer = services.store.apply_within(tx, body.finish(value))
-                if answer is not Verdict.APPLIED and getattr(answer, "verdict", None) is not Verdict.APPLIED:
+                verdict = getattr(answer, "verdict", answer)
+                if verdict is Verdict.OUTDATED and body.look_again is not None:
+                    raise _Outdated
+                if verdict is not Verdict.APPLIED:
                     raise Abandoned
+                if getattr(answer, "run_state", None) == RunState.CANCELED:
+                    raise Canceled  # what is recorded as canceled has written nothing
             return value
+        except _Outdated:
+            assert body.look_again is not None
+            body.look_again()
+            continue
         except Exception as error:
             trouble = services.store.driver.trouble(error)
             if trouble is Trouble.RETRY and conflicts < MOST_CONFLICTS:

@@ -242,9 +242,11 @@ class NodeWork(Work):
             return self._success(value)
 
         def finish(value: Any) -> Settle:
-            return self._settle(self._success(value))
+            return self._settle(self._flow(value) if isinstance(value, FlowControl) else self._success(value))
 
-        yield TransactionalBody(step, self.context, args, kwargs, finish, self._recorded)
+        yield TransactionalBody(
+            _completing(step), self.context, args, kwargs, finish, self._recorded, self._look_again
+        )
         return None
 
 
@@ -418,6 +420,29 @@ class MethodNode(NodeWork):
                 raise
         else:
             self._plainly(manager.__aexit__, None, None, None)
+
+
+def _completing(step: Step[Any, Any]) -> Step[Any, Any]:
+    """The step, returning a signal that completes it: its transaction is to be committed."""
+    body = step.function
+
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return body(*args, **kwargs)
+        except FlowControl as signal:
+            if not signal.completes:
+                raise
+            return signal
+
+    async def awhole(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await body(*args, **kwargs)
+        except FlowControl as signal:
+            if not signal.completes:
+                raise
+            return signal
+
+    return _with_function(step, awhole if step.is_async else whole)
 
 
 def _with_function(step: Step[Any, Any], function: Callable[..., Any]) -> Step[Any, Any]:

@@ -53,6 +53,7 @@ class TransactionalBody(Body):
 
     finish: Callable[[Any], Operation]
     recorded: Callable[[], bool]  # whether it is durable, after a commit that was cut off
+    look_again: Callable[[], None] | None = None  # where the run was given another graph meanwhile
 
 
 @dataclass(slots=True)
