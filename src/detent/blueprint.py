@@ -88,6 +88,18 @@ class Declared:
         again.step = _called(self.name, again.step)
         return again
 
+    @property
+    def queue(self) -> str | None:
+        """The node's own, or that of the step in its place."""
+        job = self.options.job
+        return self.step.queue or (job.queue if isinstance(job, Step) else None)
+
+    @property
+    def priority(self) -> int | None:
+        job = self.options.job
+        own = self.step.priority
+        return job.priority if own is None and isinstance(job, Step) else own
+
     def error(self, problem: str) -> DefinitionError:
         return DefinitionError(f"{self.owner}.{self.name}{_place(self.given)}: {problem}")
 
@@ -160,7 +172,17 @@ class Blueprint:
         """In the order of precedence: the latest first, a subclass before its parent."""
         return [p for each in [self, *self._parents] for p in reversed(each.own_policies)]
 
-    def job_option(self, name: str) -> Any:
+    @property
+    def queue(self) -> str | None:
+        found: str | None = self._job_option("queue")
+        return found
+
+    @property
+    def priority(self) -> int | None:
+        found: int | None = self._job_option("priority")
+        return found
+
+    def _job_option(self, name: str) -> Any:
         return next(
             (
                 each.own_job_options[name]
@@ -299,10 +321,8 @@ class Blueprint:
                 name=name,
                 depends_on=tuple(needs),
                 wait=node.options.seconds,
-                queue=node.step.queue or self.job_option("queue"),
-                priority=node.step.priority
-                if node.step.priority is not None
-                else self.job_option("priority"),
+                queue=node.queue,
+                priority=node.priority,
             )
         circle = find_cycle({name: node.depends_on for name, node in nodes.items()})
         if circle:
@@ -332,19 +352,35 @@ def _check(cls: Any, node: Declared) -> None:
         raise node.error("has before_step and after_step; it stands in one place")
     if not options.chained and (options.before_step is not None or options.after_step is not None):
         raise node.error("is a task, which has no place in the chain; make it a step, or use depends_on")
-    if options.args is not None and options.job is None:
-        raise node.error("has args without a job; a method reads the fields of self")
-    if options.job is not None and not _is_job(options.job):
-        raise node.error(f"has job={options.job!r}; a job is a step of its own, or a workflow")
-    if options.job is None and node.step.needed:
-        raise node.error(
-            f"takes {', '.join(node.step.needed)}, which nobody gives it: a method reads the fields of self, "
-            f"and self.ctx"
-        )
+    if options.job is None:
+        _check_method(node)
+    else:
+        _check_job(node, options.job)
     try:
         _ = options.seconds, options.policies
     except DefinitionError as error:
         raise node.error(str(error)) from None
+
+
+def _check_method(node: Declared) -> None:
+    if node.options.args is not None:
+        raise node.error("has args without a job; a method reads the fields of self")
+    if node.step.needed:
+        raise node.error(
+            f"takes {', '.join(node.step.needed)}, which nobody gives it: a method reads the fields of self, "
+            f"and self.ctx"
+        )
+
+
+def _check_job(node: Declared, job: Any) -> None:
+    if not _is_job(job):
+        raise node.error(f"has job={job!r}; a job is a step of its own, or a workflow")
+    if node.step.timeout is None:
+        return
+    if not isinstance(job, Step):
+        raise node.error("has a timeout, and its job is a workflow, which has none; give its steps timeouts")
+    if job.transactional and not job.is_async:
+        raise node.error("has a timeout, which its job cannot have: it is transactional and a `def`")
 
 
 def _is_job(job: Any) -> bool:

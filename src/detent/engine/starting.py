@@ -17,7 +17,6 @@ from ..graphs import Graph, Template, plan_of
 from ..ids import uuid7
 from ..kernel import model
 from ..kernel.fork import kept_for_fork
-from ..kernel.graph import Graph as Compiled
 from ..kernel.model import NewRun, RunEnd, RunRow, RunState, Start
 from ..runtime.beginning import Startable, Terms, begin
 from ..runtime.registry import Registry
@@ -58,9 +57,16 @@ def plan_runs(
     all_of_them = Start(runs=[], executions=[], chosen=options.id is not None)
     for args, kwargs in calls:
         id, repeats = (options.id, True) if options.id is not None else _run_id(name)
-        terms = Terms(id=_check_id(id), queue=queue, priority=priority, now=now, due=due, deadline=deadline)
+        terms = Terms(
+            id=_check_id(id),
+            queue=queue,
+            priority=priority,
+            now=now,
+            due=due,
+            deadline=deadline,
+            declared=services.queues,
+        )
         start = begin(services.codec, startable, args, kwargs, terms)
-        _check_queues(startable, start, services.queues)
         if hero is not None:
             for run in start.runs:
                 run.hero_type, run.hero_id = hero
@@ -73,18 +79,8 @@ def plan_runs(
     return all_of_them
 
 
-def _check_queues(startable: Startable, start: Start, declared: tuple[str, ...]) -> None:
-    """Nodes may name queues of their own: on one that nobody serves, the run would wait for ever."""
-    graphs: list[Compiled] = [startable.graph] if isinstance(startable, Blueprint) else []
-    for graph in [*graphs, *start.compiled.values()]:
-        for queue in {node.queue for node in graph.nodes.values()} - {None}:
-            declared_queue(str(queue), declared)
-
-
 def _default(startable: Startable, name: str) -> Any:
     """What the definition itself says."""
-    if isinstance(startable, Blueprint):
-        return startable.job_option(name)
     return getattr(startable, name, None)
 
 

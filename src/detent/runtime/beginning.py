@@ -11,6 +11,7 @@ import msgspec
 
 from ..blueprint import Blueprint
 from ..clock import from_micros
+from ..errors import UnknownQueue
 from ..functions import Definition, FunctionWorkflow
 from ..graphs import Graph, Template
 from ..kernel.advance import Advance, Course
@@ -36,6 +37,7 @@ class Terms:
     now: int
     due: int | None = None
     deadline: int | None = None
+    declared: tuple[str, ...]  # the queues that nodes may name
 
 
 def begin(
@@ -130,6 +132,9 @@ def _new_run(type: str, kind: str, text: str, terms: Terms) -> NewRun:
 
 def _opened(codec: Codec, graph: Compiled, run: NewRun, terms: Terms, *, methods: bool) -> Start:
     """The run with what is ready at once: its roots, and what follows from inline ones."""
+    for node in graph.nodes.values():
+        if node.queue is not None and node.queue not in terms.declared:
+            raise UnknownQueue(node.queue, terms.declared)
     course = Course(
         graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run, None), methods=methods
     )

@@ -300,6 +300,9 @@ class MethodNode(NodeWork):
             return (yield from self._call(self._hooked(self.declared.step, instance), (instance,), {}))
         kwargs = yield Ask(lambda: self._arguments(instance, job))
         if isinstance(job, Step):
+            if self.declared.step.timeout is not None:
+                job = copy.copy(job)
+                job.timeout = self.declared.step.timeout
             return (yield from self._call(self._hooked(job, instance), (), kwargs))
         return (yield from run_child(self, plan_of(job) or job, kwargs))
 
@@ -505,11 +508,16 @@ def run_child(work: NodeWork, definition: Any, kwargs: dict[str, Any]) -> Routin
 def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child: str) -> Routine[None]:
     claimed = work.claimed
     startable: Startable = definition
-    if work.services.registry.find(definition.name) is not definition:
-        raise UnknownDefinition(definition.name)
-    queue = getattr(definition, "queue", None) or claimed.run_queue
+    queue, priority = definition.queue, definition.priority
+    if work.services.registry.find(startable.name) is not startable:
+        raise UnknownDefinition(startable.name)
     terms = Terms(
-        id=child, queue=queue, priority=claimed.run_priority, now=work._now(), deadline=claimed.deadline
+        id=child,
+        queue=queue or claimed.run_queue,
+        priority=claimed.run_priority if priority is None else priority,
+        now=work._now(),
+        deadline=claimed.deadline,
+        declared=work.services.queues,
     )
     start = begin(work.services.codec, startable, (), kwargs, terms)
     for run in start.runs:
