@@ -512,11 +512,11 @@ def test_a_subclass_goes_on_where_its_parent_ended_and_never_changes_it() -> Non
     child, parent = blueprint(Child), blueprint(Parent)
     assert [condition.__name__ for condition in child.cancel_conditions] == ["closed", "gone"]
     assert [policy.on for policy in child.policies] == [(KeyError,), (ValueError,)]
-    assert (child.job_option("queue"), child.job_option("priority")) == ("children", 1)
+    assert (child.queue, child.priority) == ("children", 1)
     assert edges(Parent) == before == chain("first", "second")
     assert [condition.__name__ for condition in parent.cancel_conditions] == ["closed"]
     assert [policy.on for policy in parent.policies] == [(ValueError,)]
-    assert (parent.job_option("queue"), parent.job_option("priority")) == ("parents", 1)
+    assert (parent.queue, parent.priority) == ("parents", 1)
 
 
 def test_a_method_that_is_overridden_plainly_keeps_the_options_of_its_node() -> None:
@@ -1024,6 +1024,21 @@ def test_a_generator_is_no_node() -> None:
                 yield 1
 
     assert_names_its_line(refusal(declare), "a")
+
+
+@step(transactional=True)
+def debit(tx: Any) -> None: ...
+
+
+@detent.workflow
+def fulfil() -> None: ...
+
+
+@pytest.mark.parametrize("job", [debit, fulfil, Parent], ids=["transactional", "workflow", "class"])
+def test_a_timeout_that_a_job_cannot_have_is_refused(job: Any) -> None:
+    message = refusal(lambda: declare_with(job=job, timeout=5))
+    assert_names_its_line(message, "Flow.a")
+    assert "timeout" in message
 
 
 def test_options_of_nodes_on_a_function_are_refused() -> None:
