@@ -39,8 +39,8 @@ def test_a_subclass_begins_with_what_its_parents_declare_and_never_changes_them(
         1,
         2,
     ]
-    assert (parent.job_option("queue"), parent.job_option("priority")) == ("workflows", 1)
-    assert (child.job_option("queue"), child.job_option("priority")) == ("premium", 1)
+    assert (parent.queue, parent.priority) == ("workflows", 1)
+    assert (child.queue, child.priority) == ("premium", 1)
 
 
 def test_hooks_and_bodies_run_in_order(app: detent.App) -> None:

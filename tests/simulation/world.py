@@ -4,6 +4,7 @@ Workers are plain objects that claim from a real store and settle through it.  N
 time is a number that only `tick` moves.
 """
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -129,7 +130,7 @@ class World:
             signature=self.graph.signature,
             frozen_at=None if self.methods else self.now,
         )
-        terms = Terms(id=self.id, queue=self.id, priority=0, now=self.now)
+        terms = Terms(id=self.id, queue=self.id, priority=0, now=self.now, declared=(self.id,))
         start = _opened(CODEC, self.graph, run, terms, methods=self.methods)
         if not self.methods:
             start.graphs = parts(self.id, self.text)
@@ -336,7 +337,8 @@ class World:
         graph, text = compiled(document)
 
         def act() -> None:
-            self.store.replace_graph(self.id, text, graph.signature, now=self.now)
+            course = dataclasses.replace(self.operators_course(), graph=graph)
+            self.store.replace_graph(self.id, text, course=course, now=self.now)
 
         if self.tried(act):
             self.healed, self.graph = True, graph
