@@ -58,6 +58,13 @@ def test_a_claim_tells_all_that_the_worker_needs(store: SqlStore) -> None:
     assert (claimed.job, claimed.queue, claimed.precedence, claimed.input) == ("flow", "default", -2, "5")
 
 
+def test_an_execution_never_begins_before_it_was_made(store: SqlStore) -> None:
+    """A claim looks at the clock first, and may then wait for the one who makes it."""
+    schedule(store, new_main(created_at=NOW, scheduled_for=NOW))
+    [claimed] = claim(store, now=NOW - SECOND)
+    assert (claimed.started_at, execution(store).started_at) == (NOW, NOW)
+
+
 def test_what_is_claimed_is_claimed_once(store: SqlStore) -> None:
     one(store, start("a"))
     assert (ids(claim(store, "w1")), ids(claim(store, "w2"))) == (["a"], [])

@@ -214,8 +214,10 @@ SELECT e.run_id, e.node, e.attempt
         claimed=d.update(
             "detent_executions",
             (*KEYS, "token"),
+            # A claim that had to wait for a lock may find what was made after it had looked at the clock.
             "state = 'executing', worker = :worker, token = x.token,"
-            " started_at = COALESCE(t.started_at, :now), deliveries = t.deliveries + 1",
+            " deliveries = t.deliveries + 1, started_at ="
+            " COALESCE(t.started_at, CASE WHEN t.created_at > :now THEN t.created_at ELSE :now END)",
             ON_KEY,
         ),
         claimed_runs=_claimed(
