@@ -122,9 +122,8 @@ class Advance:
         self._values = values
         self._inbox = inbox
         self._past = past or {}  # of a healed run: latest attempts, and whether the node is to be left alone
-        self._results: dict[str, str | None] = dict(
-            results or {}
-        )  # of what settles now, and of what was read
+        # Of what settles now, and of what was read.
+        self._results: dict[str, str | None] = dict(results or {})
         self._worth: dict[str, Any] = {}
         self._ready: list[str] = []
 
