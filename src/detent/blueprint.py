@@ -228,6 +228,25 @@ class Blueprint:
                     f"{_place(self.nodes[name].step)}; choose another name for one of them"
                 )
 
+    def bound_fields(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a call; those without a name are taken in the order of the fields."""
+        names = list(self.fields)
+        if len(args) > len(names):
+            raise TypeError(f"{self.name}() has {len(names)} fields, {len(args)} values were given")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(given) < len(args) + len(kwargs):
+            raise TypeError(f"{self.name}() got a field twice")
+        return self.checked_fields(given)
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError where a run could not be started with these."""
+        self.bound_fields(args, kwargs)
+
+    def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """The types of the fields that are given in their order, and by name."""
+        types = [*self.fields.values()][:count]
+        return types + [Any] * (count - len(types)), {name: self.fields.get(name, Any) for name in names}
+
     def checked_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The fields that a run is started with, defaults filled in."""
         unknown = [name for name in given if name not in self.fields]

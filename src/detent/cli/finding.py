@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..aio import AsyncApp
 from ..app import App
+from ..errors import UnknownDefinition
 from .command import Failure
 
 _PATIENCE = timedelta(seconds=3)  # a person waits
@@ -49,6 +50,12 @@ def opened(reference: str) -> Iterator[App]:
     app.engine.adjust(patience=_PATIENCE)
     try:
         yield app.open()
+    except UnknownDefinition as error:
+        if target.definitions:
+            raise
+        raise Failure(
+            f"this needs the code of {error.name!r}; give MODULE:APP, not a database URL"
+        ) from error
     finally:
         app.close()
 

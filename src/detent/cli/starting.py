@@ -8,13 +8,15 @@ from typing import Any
 import click
 
 from ..app import App, Run
+from ..blueprint import Blueprint
 from ..errors import DetentError
 from ..kernel.model import Attribute
+from ..runtime.registry import Served
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import payload, run_document
 from .finding import opened
 from .output import brief, console, state_text, write_json
-from .values import attribute, call_of, span, span_or_moment, value_of
+from .values import attribute, call_of, hero, span, span_or_moment, value_of
 
 
 @command(
@@ -39,6 +41,8 @@ from .values import attribute, call_of, span, span_or_moment, value_of
     multiple=True,
     help="Find the run by this later; may be given several times.",
 )
+@click.option("--hero", type=hero, metavar="TYPE:ID", help="What the run is about: it has one such run.")
+@click.option("--allow-multiple", is_flag=True, help="With --hero: start another one all the same.")
 @click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
 @click.option("--timeout", type=span, metavar="SPAN", help="With --wait: wait no longer than this.")
 @json_option
@@ -52,6 +56,8 @@ def start(
     delay: timedelta | None,
     deadline: timedelta | datetime | None,
     attributes: tuple[tuple[str, Attribute], ...],
+    hero: tuple[str, str] | None,
+    allow_multiple: bool,
     wait: bool,
     timeout: timedelta | None,
     as_json: bool,
@@ -62,8 +68,8 @@ def start(
     after --.
     """
     with opened(app) as found:
-        definition = _definition(found, workflow)
-        values, named = call_of(definition, found.engine.services.codec, args)
+        served = _definition(found, workflow)
+        values, named = call_of(served, found.engine.services.codec, args)
         options = found.options(
             id=id,
             queue=queue,
@@ -71,7 +77,10 @@ def start(
             delay=delay,
             deadline=deadline,
             attributes=dict(attributes),
+            hero=hero,
+            allow_multiple=allow_multiple,
         )
+        definition = served.cls if isinstance(served, Blueprint) else served
         run = options.start(definition, *values, **named)
         if not as_json:
             out = console(stderr=wait)
@@ -84,12 +93,14 @@ def start(
             console().print_json(data=payload(found, run.row.result))
 
 
-def _definition(app: App, name: str) -> Any:
+def _definition(app: App, name: str) -> Served:
     known = app.engine.registry.workflows
     if name not in known:
         have = f"it has {', '.join(known)}" if known else "it includes none (a plain URL never does)"
         raise Failure(f"the app has no workflow {name!r}; {have}")
-    return app.engine.registry.workflow(name)
+    found = app.engine.registry.find(name)
+    assert found is not None
+    return found
 
 
 def _wait(run: Run[Any], timeout: timedelta | None) -> None:

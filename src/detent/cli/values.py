@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from ..blueprint import Blueprint
 from ..errors import CannotDecode
 from ..functions import Definition
 from ..kernel.model import Attribute
@@ -37,7 +38,7 @@ def value_of(text: str) -> Any:
 
 
 def call_of(
-    definition: Definition[Any, Any], codec: Codec, given: Sequence[str]
+    definition: Definition[Any, Any] | Blueprint, codec: Codec, given: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, fitting the definition's annotations; a usage error where they do not.
 
@@ -81,6 +82,14 @@ def attribute(text: str) -> tuple[str, Attribute]:
         raise click.BadParameter(f"{text!r} is no attribute; write NAME=VALUE")
     value = value_of(given)
     return name, value if isinstance(value, str | int) else given
+
+
+def hero(text: str) -> tuple[str, str]:
+    """`User:7`."""
+    type, colon, id = text.partition(":")
+    if not type or not colon or not id:
+        raise click.BadParameter(f"{text!r} is no hero; write TYPE:ID")
+    return type, id
 
 
 def span(text: str) -> timedelta:

@@ -72,13 +72,7 @@ def begin(
 def _begin_class(
     codec: Codec, plan: Blueprint, args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms
 ) -> Start:
-    names = list(plan.fields)
-    if len(args) > len(names):
-        raise TypeError(f"{plan.name}() has {len(names)} fields, {len(args)} values were given")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if len(given) < len(args) + len(kwargs):
-        raise TypeError(f"{plan.name}() got a field twice")
-    fields = plan.checked_fields(given)
+    fields = plan.bound_fields(args, kwargs)
     text = encode_call(codec, f"the input of {plan.name!r}", (), fields)
     decode_fields(codec, plan, text)  # every node must get them back
     run = _new_run(plan.name, "class", text, terms)
