@@ -113,7 +113,7 @@ def main(url: str) -> None:
         show(pay(app, PatientPayment, gateway=[RuntimeError("busy") for _ in range(4)]))
 
         pay(app, PaymentWorkflow, ledger=[ValueError("the year is closed")])
-        for run in app.runs(type="PaymentWorkflow", state="paused"):
+        for run in app.runs.paused(type=PaymentWorkflow):
             run.resume()  # the ledger was repaired meanwhile
             show(app.speedrun(run))
 

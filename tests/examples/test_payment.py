@@ -67,7 +67,7 @@ def test_any_other_exception_pauses_and_resuming_tries_again(app: TestingApp) ->
     with pytest.raises(detent.RunPaused, match="the year is closed") as paused:
         run.result()
     assert isinstance(paused.value.__cause__, ValueError)
-    assert [found.id for found in app.runs(type="PaymentWorkflow", state="paused")] == [run.id]
+    assert [found.id for found in app.runs.paused(type=PaymentWorkflow)] == [run.id]
     run.resume()
     assert app.speedrun(run).state == "finished"
     assert lines(run)[-3:] == [
