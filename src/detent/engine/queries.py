@@ -16,6 +16,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from ..clock import span_micros, to_micros
 from ..errors import ConfigurationError, RunNotFound
+from ..graphs import plan_of
 from ..kernel.model import Attribute, RunRow, RunState
 from ..stores.listing import Wanted
 from .attributes import checked_attributes
@@ -170,7 +171,7 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
 def _type(given: Any) -> str | None:
     if given is None:
         return None
-    name = given if isinstance(given, str) else getattr(given, "name", None)
+    name = given if isinstance(given, str) else getattr(plan_of(given) or given, "name", None)
     if not isinstance(name, str):
         raise ConfigurationError(f"type={given!r}: give a workflow, or its name")
     return check_text("a type", name)
