@@ -51,6 +51,9 @@ def replace(tx: Tx, run_id: str, text: str, *, course: Course, now: int) -> None
     run = lock(tx, run_id)
     if run.state != RunState.PAUSED:
         raise InvalidState("import a graph into", run_id, run.state, "pause it first")
+    former = read(tx, run_id)
+    if former is not None and run.signature is not None:
+        save(tx, {run.signature: former})  # what was settled under it is verified by it
     tx.run(tx.sql.graphs.delete_graph, id=run_id)
     save(tx, {run_id: text})
     tx.run(tx.sql.graphs.set_frozen, id=run_id, frozen_at=now)
