@@ -76,7 +76,7 @@ def beginning(graph: Graph, run_id: str = "run", **of_run: Any) -> Start:
         "signature": graph.signature,
     }
     run: NewRun = new_run(run_id, **(fields | {"frozen_at": None if of_class else NOW} | of_run))
-    terms = Terms(id=run_id, queue="default", priority=0, now=NOW)
+    terms = Terms(id=run_id, queue="default", priority=0, now=NOW, declared=("default",))
     start = _opened(CODEC, graph, run, terms, methods=of_class)
     if not of_class:
         start.graphs = parts(run_id, freeze(graph.document)[0])

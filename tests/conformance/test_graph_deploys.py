@@ -229,14 +229,20 @@ def test_a_freeze_and_a_settle_at_the_same_moment_know_of_each_other(
     assert store.run("run").signature == new.signature
 
 
+def give(store: SqlStore, graph: Graph, run_id: str = "run") -> None:
+    """Give a run another graph."""
+    course = operators(store, graph, run_id)
+    store.replace_graph(run_id, freeze(graph.document)[0], course=course, now=NOW)
+
+
 def test_only_a_paused_run_is_given_another_graph(store: SqlStore) -> None:
     old, new = diamond(), graph_of(a=job(), z=job("a"))
     begin(store, old)
     text, signature = freeze(new.document)
     with pytest.raises(InvalidState, match="pause it first"):
-        store.replace_graph("run", text, signature, now=NOW)
+        give(store, new)
     store.pause("run", reason=None, now=NOW)
-    store.replace_graph("run", text, signature, now=NOW)
+    give(store, new)
     assert (store.graph("run"), store.run("run").signature) == (text, signature)
     assert "graph imported" in events(store)
 
@@ -246,7 +252,7 @@ def test_a_settle_under_a_graph_that_was_replaced_is_outdated(store: SqlStore) -
     begin(store, old)
     [a] = take(store, "a")
     store.pause("run", reason=None, now=NOW)
-    store.replace_graph("run", *freeze(new.document), now=NOW)
+    give(store, new)
     before = everything(store)
     assert one(store, ending(a, old)).verdict is Verdict.OUTDATED
     assert everything(store) == before
@@ -262,7 +268,7 @@ def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: SqlSto
     begin(store, old, "other")
     ours = {item.run_id: item for item in grab(store)}
     store.pause("run", reason=None, now=NOW)
-    store.replace_graph("run", *freeze(new.document), now=NOW)
+    give(store, new)
     answers = store.apply([ending(ours["run"], old), ending(ours["other"], old)]).answers
     assert verdicts(answers) == [Verdict.OUTDATED, Verdict.APPLIED]
 
@@ -278,7 +284,7 @@ def test_a_graph_that_was_replaced_can_still_be_read_by_its_signature(store: Sql
     one(store, ending(found[0], old))
     [b] = grab(store)
     one(store, ending(b, old, BROKEN, error=FAILURE))
-    store.replace_graph("run2", *freeze(new.document), now=NOW)
+    give(store, new, "run2")
     assert store.graph(old.signature) == freeze(old.document)[0]
 
 
