@@ -1,14 +1,26 @@
 """Migrations: numbered, forward only, once, also when two processes come at the same moment."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from detent.errors import MigrationChanged, SchemaTooNew, SchemaTooOld
+from detent.kernel.model import Verdict
 from detent.stores import migrate
 from detent.stores.opening import open_store
 from detent.stores.sql import SqlStore
-from tests.conformance.builders import NOW, Attempt, eventually, one, start
+from tests.conformance.builders import (
+    NOW,
+    SECOND,
+    Attempt,
+    claim,
+    enlist,
+    eventually,
+    one,
+    settling,
+    start,
+)
 
 
 @pytest.fixture
@@ -160,6 +172,62 @@ def test_runs_of_an_older_schema_are_found_after_the_migration(
     assert empty.run("old").attributes == {}
 
 
+def test_graphs_come_to_a_database_that_has_runs_under_way(
+    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an older version has begun and claimed goes on, and its workers count as knowing nothing."""
+    known = migrate.migrations(empty.dialect)
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: known[:1])
+    empty.migrate(now=NOW)
+    with empty._writer.transaction() as tx:
+        tx.run(
+            "INSERT INTO detent_workers (id, name, pid, queues, concurrency, lock_no, started_at, beat_at,"
+            f" lease_until) VALUES ('w1', 'w1', 1, 'default', 1, 7, {NOW}, {NOW}, {NOW})"
+        )
+        for name, state, lease in (
+            ("waiting", "ready", "NULL, NULL"),
+            ("under way", "executing", "'w1', 't'"),
+        ):
+            tx.run(
+                "INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at)"
+                f" VALUES ('{name}', 'flow', 'function', 'default', 0, '{{}}', 1)"
+            )
+            tx.run(
+                "INSERT INTO detent_executions (run_id, node, attempt, kind, job, queue, precedence, state,"
+                " scheduled_for, created_at, worker, token)"
+                f" VALUES ('{name}', 'main', 1, 'main', 'flow', 'default', 0, '{state}', 1, 1, {lease})"
+            )
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: known)
+    assert empty.migrate(now=NOW) == [f"{item.version:04d}_{item.name}" for item in known[1:]]
+    run = empty.run("waiting")
+    assert (run.signature, run.frozen_at, run.irregular) == (None, None, 0)
+    assert empty.unknown_jobs(before=NOW) == []  # those are for nodes of graphs
+    [orphan] = empty.bury("w1", max_recoveries=5, now=NOW) or []
+    assert orphan.run_id == "under way"
+    enlist(empty, "w2")
+    for claimed in claim(empty, "w2", limit=5, now=NOW + 60 * SECOND):
+        assert one(empty, settling(claimed, result="1")).verdict is Verdict.APPLIED
+    assert [empty.run(name).state for name in ("waiting", "under way")] == ["finished", "finished"]
+
+
+def test_a_later_migration_that_was_cut_short_anywhere_can_be_run_again(
+    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrate.migrations(empty.dialect)
+    for place, later in enumerate(known[1:], start=1):
+        statements = [text for text in later.text.split(";\n") if text.strip()]
+        for number in range(len(statements)):
+            text = "".join(f"{statement};\n" for statement in [*statements[:number], "CREATE NONSENSE"])
+            cut = migrate.Migration(later.version, later.name, text)
+            monkeypatch.setattr(migrate, "migrations", lambda dialect, at=place, cut=cut: [*known[:at], cut])
+            with pytest.raises(Exception, match=r"(?i)syntax|near"):
+                empty.migrate(now=NOW)
+    monkeypatch.setattr(migrate, "migrations", lambda dialect: known)
+    assert empty.migrate(now=NOW)[-1] == f"{known[-1].version:04d}_{known[-1].name}"
+    empty.check_schema()
+    assert one(empty, start())[0].created
+
+
 def test_the_dialects_have_the_same_tables_and_columns() -> None:
     assert _columns("sqlite") == _columns("postgres") == _columns("mysql")
 
@@ -169,9 +237,13 @@ def _columns(dialect: str) -> dict[str, list[str]]:
     ours = "hero_slot active_node".split()  # stand-ins for partial indexes, in MySQL only
     for item in migrate.migrations(dialect):
         for statement in item.text.split(";\n"):
-            lines = [line for line in statement.splitlines() if not line.strip().startswith("--")]
+            written = [line for line in statement.splitlines() if line.strip()]
+            lines = [line for line in written if not line.strip().startswith("--")]
             if lines and lines[0].startswith("CREATE TABLE"):
                 words = [line.split()[0] for line in lines[1:] if line.startswith("    ") and line[4] != " "]
                 name = lines[0].removesuffix(" (").split()[-1]
                 tables[name] = [word for word in words if word.islower() and word not in ours]
+            altered = re.match(r"ALTER TABLE (\w+)", "\n".join(lines))
+            if altered:
+                tables[altered[1]] += re.findall(r"ADD COLUMN (\w+)", statement)
     return tables

@@ -4,12 +4,14 @@ Asked on small tables and on large ones: a planner likes to read a small table w
 wait for strangers' locks, and a plan made on an empty table may stay in use while it fills.
 """
 
+import dataclasses
 import re
 
 import pytest
 
-from detent.kernel.model import Start
-from detent.stores.base import batch
+from detent.kernel.model import GraphPart, Readiness, Start
+from detent.stores.base import batch, write
+from detent.stores.graph_statements import GraphStatements
 from detent.stores.sql import SqlStore
 from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one, recording
 
@@ -19,6 +21,11 @@ HOT = """
     claim claimed claimed_runs due_timers promote next_due held_by progressed release lock_run
     hold unhold cancel_executions children delete_steps latest hero_run run executions
     journal history unread_messages
+""".split()
+# Of graphs.  (What only inserts, and what changes one run by its key, has nothing to plan.)
+HOT_GRAPHS = """
+    counts put_counts hashes outputs past finish_rest withdraw graph delete_graph set_graph set_frozen
+    waits delete_waits await_runs wake_nodes outdated_runs unknown_jobs skip_execution
 """.split()
 BACKLOG = 2000
 
@@ -32,16 +39,32 @@ def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
         one(
             store,
             Start(
-                runs=[new_run(run, hero_type="Order", hero_id=run, exclusive=1) for run in runs],
+                runs=[
+                    new_run(
+                        run,
+                        hero_type="Order",
+                        hero_id=run,
+                        exclusive=1,
+                        kind="class",
+                        signature=f"{number % 7}",
+                    )
+                    for number, run in enumerate(runs)
+                ],
                 executions=[
                     new_main(run, state=state, scheduled_for=NOW + number, job=f"job{number % 20}")
                     for number, run in enumerate(runs)
                 ],
                 steps=[new_step(run) for run in runs],
+                graphs=[GraphPart(run_id=run, part=0, body="{}") for run in runs],
+                readiness=[Readiness(run_id=run, node="join", required=2, settled=1) for run in runs],
             ),
         )
+    with store._writer.transaction() as tx:
+        targets = [f"ready-{number:05}" for number in range(request.param)]
+        waits = [{"target": target, "run_id": target, "node": "main"} for target in targets]
+        write(tx, tx.sql.graphs.insert_waits, waits)
     with store._writer.autocommit() as tx:
-        for table in ("runs", "executions", "steps"):
+        for table in ("runs", "executions", "steps", "graphs", "readiness", "waits"):
             if store.dialect == "mysql":
                 tx.query(f"ANALYZE TABLE detent_{table}")
             elif store.dialect == "postgres":  # nobody does it on SQLite, which is the better for it
@@ -50,8 +73,13 @@ def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
 
 
 def test_what_is_hot_goes_through_an_index(filled: SqlStore) -> None:
-    plans = {name: explain(filled, name) for name in HOT}
+    plans = {name: explain(filled, name) for name in [*HOT, *HOT_GRAPHS]}
     assert not {name: plan for name, plan in plans.items() if whole_tables(filled.dialect, plan)}
+
+
+def test_every_statement_of_graphs_is_planned_or_only_inserts(store: SqlStore) -> None:
+    known = {field.name for field in dataclasses.fields(GraphStatements)}
+    assert known - set(HOT_GRAPHS) == {"insert_ended", "insert_graphs", "insert_waits"}
 
 
 def test_claiming_sorts_nothing(filled: SqlStore) -> None:
@@ -60,7 +88,8 @@ def test_claiming_sorts_nothing(filled: SqlStore) -> None:
 
 
 def explain(store: SqlStore, name: str) -> str:
-    statement: str = getattr(store.driver.statements, name)
+    statements = store.driver.statements
+    statement: str = getattr(statements.graphs if name in HOT_GRAPHS else statements, name)
     given = {key: value for key, value in PARAMETERS.items() if re.search(rf"(:|%\(){key}\b", statement)}
     verb = {"sqlite": "EXPLAIN QUERY PLAN", "postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN"}[
         store.dialect
@@ -83,6 +112,11 @@ PARAMETERS = {
                 "name": "paid",
                 "seq": number,
                 "increment": 1,
+                "required": 2,
+                "settled": 1,
+                "finished_at": NOW,
+                "mine": 0,
+                "target": f"ready-{number:05}",
                 "step_key": "charge",
             }
             for number in range(0, BACKLOG, BACKLOG // 20)
@@ -102,6 +136,13 @@ PARAMETERS = {
     "hero_type": "Order",
     "hero_id": "ready-00001",
     "name": "paid",
+    "signature": "3",
+    "irregular": 0,
+    "frozen_at": NOW,
+    "behind": "",
+    "before": NOW,
+    "result": None,
+    "digest": None,
 }
 
 
