@@ -3,7 +3,8 @@
 import pytest
 
 from detent.errors import InvalidState, StepNotDefined
-from detent.kernel.graph import Graph, freeze, structure_text
+from detent.kernel.expressions import output_of
+from detent.kernel.graph import VALUE, Graph, freeze, structure_text
 from detent.kernel.model import Verdict
 from detent.stores import graphs, leases, nodes
 from detent.stores.courses import MustGoAlone
@@ -23,6 +24,7 @@ from tests.conformance.builders import (
 from tests.conformance.graph_builders import (
     BROKEN,
     FAILURE,
+    LATER,
     begin,
     class_of,
     diamond,
@@ -30,6 +32,7 @@ from tests.conformance.graph_builders import (
     finish,
     grab,
     graph_of,
+    inline,
     intact,
     job,
     meddle,
@@ -271,6 +274,23 @@ def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: SqlSto
     give(store, new)
     answers = store.apply([ending(ours["run"], old), ending(ours["other"], old)]).answers
     assert verdicts(answers) == [Verdict.OUTDATED, Verdict.APPLIED]
+
+
+def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: SqlStore) -> None:
+    old = graph_of(a=job(), v=inline(VALUE, "a", value=output_of("a") + 1))
+    new = graph_of(a=job(), b=job("a"), v=inline(VALUE, "b", value=output_of("b") + 1))
+    begin(store, old)
+    finish(store, old, "a", result='"no number"')
+    assert store.run("run").state == "paused"
+    store.replace_graph("run", *freeze(new.document), now=NOW)
+    store.resume("run", now=LATER, course=operators(store, new))
+    assert (store.run("run").state, states(store)["b"]) == ("ready", "scheduled")
+    finish(store, new, "b", result="41", now=LATER)
+    assert (store.run("run").state, store.run("run").result, intact(store, old, new)) == (
+        "finished",
+        "42",
+        True,
+    )
 
 
 def test_a_graph_that_was_replaced_can_still_be_read_by_its_signature(store: SqlStore) -> None:

@@ -99,6 +99,13 @@ def test_what_stopped_is_for_a_resume_to_begin(state: str) -> None:
     assert (healing.ready, healing.finished) == ([], False)
 
 
+def test_an_inline_node_that_is_resumed_too_early_is_passed_over_for_now() -> None:
+    """It is evaluated when it is ready; left as failed, it would wait for another resume, and nobody knew."""
+    again = {"b": Past("b", 2, "canceled", "reattempted", "inline")}
+    assert heal(graph_of(a="", b="a"), {**past(a="executing"), **again}).bypassed == ["b"]
+    assert heal(graph_of(a="", b="a"), {**past(a="done"), **again}).ready == ["b"]
+
+
 def test_what_was_withdrawn_comes_back_when_it_is_ready() -> None:
     assert healed(graph_of(a="", b="a"), a="done", b="bypassed").ready == ["b"]
 
