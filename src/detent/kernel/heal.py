@@ -48,6 +48,11 @@ class Past:
         return self.scheduled or self.state == ExecutionState.EXECUTING
 
     @property
+    def resumed(self) -> bool:
+        """Whether it is an inline node that failed, and is to be evaluated again when it is ready."""
+        return self.kind == "inline" and self.outcome == Outcome.REATTEMPTED
+
+    @property
     def public(self) -> str:
         return ExecutionState(self.state).public
 
@@ -165,6 +170,8 @@ def _recount(
                 healing.early.append(node)  # its items are under way, and it is collected with the last
         elif ready and not (known is not None and known.stopped):
             healing.ready.append(node)
+        elif not ready and known is not None and known.resumed:
+            healing.bypassed.append(node)  # or it would be taken for one that waits for a resume
 
 
 def _before(graph: Graph, done: Collection[str]) -> set[str]:
