@@ -58,8 +58,12 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
 
 
 def _ways(row: ExecutionRow, parents: list[ExecutionRow]) -> Iterator[list[ExecutionRow]]:
-    """All parents, or those that had settled by then: in a healed run one may have come in between later."""
+    """All parents, or those that had settled by then: in a healed run one may have come in between later.
+
+    Within one moment nobody can tell.
+    """
     moment = row.finished_at or 0
+    yield [parent for parent in parents if (parent.finished_at or 0) < moment]
     yield [parent for parent in parents if (parent.finished_at or 0) <= moment]
     yield parents
 

@@ -100,8 +100,12 @@ def reconcile(tx: Tx, run_id: str, *, course: Course, now: int, mine: str | None
     run = lock(tx, run_id)
     if run.state != RunState.READY:
         return mine is not None
-    if run.frozen_at is not None or run.signature == course.graph.signature:
+    if run.frozen_at is not None:
         return True
+    if run.signature == course.graph.signature and mine is None:
+        return True
+    # Where another worker has healed it since `mine` was claimed, that node was left alone as one that
+    # executes; but it has not begun, and may have to wait for others now.
     seen = past(tx, run_id)
     _recount(tx, run, course, seen, now, held=False, mine=mine)
     return mine is None or past(tx, run_id)[mine].active
