@@ -130,9 +130,12 @@ class NodeWork(Work):
 
     def _reconcile(self) -> bool:
         assert self.course is not None
-        return self.services.store.reconcile(
+        ours = self.services.store.reconcile(
             self.claimed.run_id, course=self.course, now=self._now(), mine=self.claimed.node
         )
+        if self.services.local is not None:
+            self.services.local.poke()  # what is new and ready
+        return ours
 
     def _look_again(self) -> None:
         row = self.services.store.run(self.claimed.run_id)

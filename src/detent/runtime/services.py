@@ -43,6 +43,10 @@ class Local(Protocol):
         """The commit did not come to pass: the slots are free again."""
         ...
 
+    def poke(self) -> None:
+        """Look for work now: some may have become ready."""
+        ...
+
 
 class Threads:
     """A team of daemon threads that grows as needed: a hanging step never blocks the exit."""

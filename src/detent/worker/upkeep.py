@@ -33,6 +33,7 @@ class Upkeep:
         self._missing_after = missing_after
         self._poke = poke
         self._stopped = threading.Event()
+        self.begun = False  # what comes first is done
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -46,6 +47,7 @@ class Upkeep:
 
     def _work(self) -> None:
         self._try(self.heal)
+        self.begun = True
         while not self._stopped.wait(EVERY):
             self._try(self.find_missing)
 

@@ -153,6 +153,8 @@ class Worker:
 
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
+        if not self.upkeep.begun:  # it may heal a run yet, and tell us
+            return False
         with self._guard:
             busy = self._running or self._free < self._concurrency or self._claiming
             return not busy and not self._backlog and not self._poked.is_set()
