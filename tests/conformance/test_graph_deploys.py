@@ -282,7 +282,7 @@ def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: S
     begin(store, old)
     finish(store, old, "a", result='"no number"')
     assert store.run("run").state == "paused"
-    store.replace_graph("run", *freeze(new.document), now=NOW)
+    give(store, new)
     store.resume("run", now=LATER, course=operators(store, new))
     assert (store.run("run").state, states(store)["b"]) == ("ready", "scheduled")
     finish(store, new, "b", result="41", now=LATER)
