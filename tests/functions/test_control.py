@@ -11,7 +11,6 @@ import detent
 from detent import Context, step, workflow
 from detent.errors import InvalidState, ResultTimeout, RunCanceled, RunPaused
 from tests.functions.world import (
-    SOON,
     Apps,
     Gate,
     events,
@@ -133,7 +132,7 @@ def test_a_message_for_a_paused_run_waits_with_it(apps: Apps) -> None:
 def test_a_sleep_that_is_over_while_the_run_is_paused_does_not_wait_again(apps: Apps) -> None:
     @workflow
     def flow() -> str:
-        detent.sleep(SOON)
+        detent.sleep(2)  # long enough to be paused meanwhile, also on a busy machine
         return "woke up"
 
     run = apps(flow).start(flow)

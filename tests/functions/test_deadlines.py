@@ -75,7 +75,7 @@ def test_a_deadline_survives_a_restart(apps: Apps) -> None:
         detent.receive("never")
 
     first = apps(flow)
-    run = first.options(deadline=timedelta(seconds=0.5)).start(flow)
+    run = first.options(deadline=timedelta(seconds=3)).start(flow)
     wait_parked(run)
     second = apps(flow)
     crash(first, buried_by=second)

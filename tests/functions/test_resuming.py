@@ -146,7 +146,7 @@ def test_pausing_and_resuming_forgets_neither_failures_nor_attempts(apps: Apps) 
         calls.append("fails")
         raise ConnectionError("caught")
 
-    @step(retry=Retry(attempts=2, first=timedelta(seconds=0.3)))
+    @step(retry=Retry(attempts=2, first=timedelta(seconds=3)))
     def flaky(ctx: Context) -> int:
         calls.append(f"flaky {ctx.attempt}")
         if ctx.attempt == 1:
