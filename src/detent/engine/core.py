@@ -23,7 +23,6 @@ from ..context import ask_database, replaying, watch_threads
 from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
-    InvalidState,
     RunCanceled,
     RunFailed,
     RunPaused,
@@ -47,6 +46,7 @@ from ..kernel.model import (
     Started,
     due_of,
 )
+from ..runtime.courses import claimed_of_row
 from ..runtime.failures import decode_error, raisable
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
@@ -59,11 +59,12 @@ from ..stores.opening import open_store
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
 from .attributes import with_attributes
+from .forking import fork_graph
 from .heroes import Heroes
 from .including import collect
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, check_age
-from .starting import check_text, declared_queue, fresh_row, plan_fork, plan_runs
+from .starting import check_text, declared_queue, fork_row, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("detent")
@@ -464,10 +465,20 @@ class Engine:
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
-        if row.kind != "function":
-            raise InvalidState("fork", run_id, "no durable function", "only those have a journal to keep")
-        start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+        if row.kind == "function":
+            start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+        else:
+            start = self._fork_graph(row, from_step, options)
         return with_attributes(start, row.attributes)
+
+    def _fork_graph(self, row: RunRow, from_node: str, options: Options) -> Start:
+        run, chosen = fork_row(self.services, row, options)
+        course = self.services.courses.of_row(row)
+        course = dataclasses.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
+        text = self.store.graph(row.id) if row.frozen_at is not None else None
+        start = fork_graph(course, row, self.store.executions(row.id), from_node, run, text)
+        start.chosen = chosen
+        return start
 
 
 def _node_id(course: Course | None, node: str) -> str:

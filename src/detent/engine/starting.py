@@ -99,6 +99,21 @@ def plan_fork(
     return Start(runs=[run], executions=[main], steps=copies, chosen=chosen, remote=True)
 
 
+def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun, bool]:
+    """The run that a run with a graph is forked to, and whether its id was chosen."""
+    id, chosen = (options.id, True) if options.id else _run_id(row.type)
+    run = NewRun(
+        id=_check_id(id),
+        type=row.type,
+        kind=row.kind,
+        queue=row.queue,
+        priority=row.priority,
+        input=row.input,
+        created_at=services.clock.now(),
+    )
+    return run, chosen
+
+
 def _included(registry: Registry, definition: Any) -> Startable:
     """What is to be started, if the app serves it."""
     if isinstance(definition, str):

@@ -1,0 +1,127 @@
+"""Forking runs that go by a graph: a new run that keeps what was done, except a node and all behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ..errors import NodeNotFound
+from ..kernel.advance import Advance, Course
+from ..kernel.ancestry import ancestry_hash
+from ..kernel.graph import Graph, split_item
+from ..kernel.heal import Past, heal
+from ..kernel.model import EndedExecution, ExecutionRow, NewRun, Readiness, RunRow, Start
+from ..stores.graphs import parts
+
+
+class _Kept:
+    """The inbox of the new run: what it takes over."""
+
+    def __init__(self, rows: Mapping[str, EndedExecution]) -> None:
+        self._rows = rows
+
+    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None]]:
+        return {id: (self._rows[id].result, self._rows[id].ancestry_hash) for id in nodes if id in self._rows}
+
+    def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:
+        nodes = [f"{spread}[{index}]" for index in range(number)]
+        return [(node, text, digest) for node, (text, digest) in self.settled(nodes).items()]
+
+
+def fork_graph(
+    course: Course, row: RunRow, rows: list[ExecutionRow], from_node: str, run: NewRun, text: str | None
+) -> Start:
+    """Begin `run` with what `row` has done, except `from_node` and whatever comes after it."""
+    graph, now = course.graph, run.created_at
+    node = graph.find(from_node)
+    if node is None:
+        raise NodeNotFound(row.id, from_node)
+    kept = _copies(graph, run, _done(rows), {node, *graph.descendants(node)})
+    past = {id: Past(id, 1, one.state, one.outcome, one.kind) for id, one in kept.items()}
+    healing = heal(graph, past)
+    advance = Advance(
+        graph,
+        course.facts(now, held=False),
+        course.values,
+        _Kept(kept),
+        counts=dict(healing.counts),
+        hashes={id: one.ancestry_hash for id, one in kept.items() if one.ancestry_hash is not None},
+        past=dict.fromkeys(kept, (1, True)),
+    )
+    advance.counted.update(healing.counts)
+    advance.begin(healing.ready)
+    run.forked_from, run.signature, run.frozen_at = row.id, graph.signature, row.frozen_at
+    run.hero_type, run.hero_id = row.hero_type, row.hero_id  # beside the run that it was forked from
+    counts = [
+        Readiness(run_id=run.id, node=id, required=count.required, settled=count.settled)
+        for id, count in ((id, advance.counts[id]) for id in sorted(advance.counted))
+    ]
+    return Start(
+        runs=[run],
+        executions=advance.executions,
+        ended=[*kept.values(), *advance.ended],
+        readiness=counts,
+        ends={run.id: advance.end} if advance.end is not None else {},
+        graphs=parts(run.id, text) if text is not None else [],
+        remote=True,
+    )
+
+
+def _done(rows: list[ExecutionRow]) -> dict[str, ExecutionRow]:
+    """The settled execution of each node."""
+    found = {}
+    for row in sorted(rows, key=lambda row: row.attempt):
+        if row.ancestry_hash is not None:
+            found[row.node] = row
+    return found
+
+
+def _copies(
+    graph: Graph, run: NewRun, done: Mapping[str, ExecutionRow], without: set[str]
+) -> dict[str, EndedExecution]:
+    """What the new run takes over, with hashes of its own; parents come before their children."""
+    items: dict[str, list[str]] = {}
+    for id in done:
+        base, index = split_item(id)
+        if index is not None:
+            items.setdefault(base, []).append(id)
+    copies: dict[str, EndedExecution] = {}
+
+    def copy(id: str, parents: list[str]) -> None:
+        row = done[id]
+        digests = [copies[parent].ancestry_hash or "" for parent in parents if parent in copies]
+        copies[id] = EndedExecution(
+            run_id=run.id,
+            node=id,
+            attempt=1,
+            kind=row.kind,
+            job=row.job,
+            queue=row.queue,
+            precedence=-run.priority,
+            state=row.state,
+            outcome=row.outcome or "",
+            created_at=run.created_at,
+            finished_at=row.finished_at or run.created_at,
+            result=row.result,
+            ancestry_hash=ancestry_hash(run.id, id, 1, digests),
+        )
+
+    for id in _in_order(graph):
+        if id in without:
+            continue
+        for item in items.get(id, []):
+            copy(item, list(graph.needs[id]))
+        if id in done:
+            copy(id, items.get(id) or list(graph.needs[id]))
+    return copies
+
+
+def _in_order(graph: Graph) -> list[str]:
+    """The nodes, each behind those that it needs."""
+    left = {id: len(needs) for id, needs in graph.needs.items()}
+    order = list(graph.roots)
+    for id in order:  # it grows while we go
+        for follower in graph.followers[id]:
+            left[follower] -= 1
+            if left[follower] == 0:
+                order.append(follower)
+    return order
