@@ -114,7 +114,7 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
         or healing.withdrawn
         or healing.early
         or healing.undefined
-        or any(node in before for node in busy)
+        or any(node in before or graph.spread_of(node) in counted for node in busy)
         or any(node in past for node in graph.nodes if node not in counted and node not in busy)
     )
     return healing
