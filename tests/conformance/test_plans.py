@@ -25,7 +25,7 @@ HOT = """
 # Of graphs.  (What only inserts, and what changes one run by its key, has nothing to plan.)
 HOT_GRAPHS = """
     counts put_counts hashes outputs past finish_rest withdraw graph delete_graph set_graph set_frozen
-    waits delete_waits await_runs wake_nodes outdated_runs unknown_jobs skip_execution
+    waits delete_waits await_runs wake_nodes outdated_runs unknown_jobs skip_execution renew
 """.split()
 BACKLOG = 2000
 

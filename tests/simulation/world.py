@@ -415,7 +415,10 @@ class World:
         for node in latest:
             missing = set(graph.parents(node)) - done
             assert not missing, f"{node} was readied before {missing}"
-        if run.state not in ("finished", "canceled"):
+        concluded = {id for id in done if id in graph.nodes and graph.nodes[id].kind == RESULT}
+        if (
+            run.state not in ("finished", "canceled") and not concluded
+        ):  # (paused with its result: it is over)
             for node, needs in graph.needs.items():
                 begun = node in latest or f"{node}[0]" in latest
                 assert begun or not set(needs) <= done, f"{node} is ready, and nobody knows"
@@ -424,8 +427,7 @@ class World:
                 items = {item for item in latest if graph.spread_of(item) == node}
                 assert items <= done, f"{node} was collected before its items"
         ended = run.state == "finished"
-        early = self.finished_early or any(graph.nodes[id].kind == RESULT for id in done if id in graph.nodes)
-        if ended and not early:
+        if ended and not (self.finished_early or concluded):
             assert set(graph.nodes) <= done, "finished with nodes unrun"
         if not ended:
             assert not (set(graph.sinks) <= done) or run.state != "ready"

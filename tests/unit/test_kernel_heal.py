@@ -144,6 +144,11 @@ def test_a_spread_whose_items_are_done_is_collected() -> None:
     assert healed(spreading(), **items("done", "skipped")).ready == ["s[]"]
 
 
+def test_an_item_that_outlives_its_spread_does_not_collect_it_again() -> None:
+    """A graph in between had a node of that name which was no spread."""
+    assert healed(spreading(), s="done", **items("executing")).irregular
+
+
 def test_a_node_before_a_spread_that_is_under_way_does_not_begin_it_again() -> None:
     """Counting alone would: so whoever settles has to recount."""
     healing = healed(spreading("new"), **items("done", "executing"))
