@@ -98,6 +98,7 @@ def _commit(store: SqlStore) -> float:
             lock_no=0,
             now=0,
             lease_until=0,
+            jobs="[]",
         )
         tx.run(tx.sql.delete_worker, id=id)
     return time.perf_counter() - began
