@@ -231,11 +231,6 @@ class NodeWork(Work):
             except Exception:
                 log.exception("the error hook itself failed")
 
-    def _recorded(self) -> bool:
-        rows = self.services.store.executions(self.claimed.run_id)
-        mine = (self.claimed.node, self.claimed.attempt)
-        return any((row.node, row.attempt) == mine and row.state == "completed" for row in rows)
-
     def _call(
         self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Routine[Ending | None]:

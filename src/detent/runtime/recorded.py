@@ -31,6 +31,7 @@ from ..kernel.model import Claimed
 from . import spawning, waits
 from .branches import see_branches
 from .calls import same_call
+from .courses import claimed_of_row
 from .frame import SHORT_WAIT
 from .frames import Frame
 from .guard import StepGuard
@@ -369,26 +370,12 @@ def _given(value: T) -> Routine[T]:
 def _claimed(recording: Recording) -> Claimed:
     """The run as if a worker had claimed it."""
     row = recording.row
-    return Claimed(
-        run_id=row.id,
+    return msgspec.structs.replace(
+        claimed_of_row(row),
         node=model.MAIN,
         attempt=max([1, *(step.written_by for step in recording.steps)]),
         kind="main",
         job=row.type,
-        queue=row.queue,
-        precedence=-row.priority,
-        worker="",
-        token="",
         deliveries=2,
-        recoveries=0,
-        failures=0,
-        input=None,
-        topic=None,
-        type=row.type,
-        run_input=row.input,
         run_state="ready",
-        parent=row.parent,
-        parent_key=row.parent_key,
-        deadline=row.deadline,
-        forked_from=row.forked_from,
     )

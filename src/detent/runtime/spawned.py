@@ -65,6 +65,12 @@ class Work:
         """From here to its end."""
         raise NotImplementedError
 
+    def _recorded(self) -> bool:
+        """Whether a transactional body is durable, after a commit that was cut off."""
+        rows = self.services.store.executions(self.claimed.run_id)
+        mine = (self.claimed.node, self.claimed.attempt)
+        return any((row.node, row.attempt) == mine and row.state == "completed" for row in rows)
+
     def _now(self) -> int:
         return self.services.clock.now()
 
@@ -191,11 +197,6 @@ class SpawnedStep(Work):
 
     def _finish(self, value: Any) -> Settle:
         return self._settle(self._success(value))
-
-    def _recorded(self) -> bool:
-        rows = self.services.store.executions(self.claimed.run_id)
-        mine = (self.claimed.node, self.claimed.attempt)
-        return any((row.node, row.attempt) == mine and row.state == "completed" for row in rows)
 
     def _settle(self, ending: Ending) -> Settle:
         return Settle(
