@@ -130,7 +130,7 @@ def test_what_dies_again_and_again_pauses_its_run(store: SqlStore) -> None:
         assert len(buried) == (1 if death < 2 else 0)
     run = store.run("run")
     assert run.state == "paused"
-    assert detail(run.error or "")["type"] == "detent.errors.TooManyRecoveries"
+    assert detail(run.error or "")["type"] == "detent.errors.runs.TooManyRecoveries"
     assert [row.state for row in store.executions("run")] == ["failed"] * 3
     assert "paused" in events(store)
 

@@ -1,0 +1,183 @@
+"""Every error that Detent raises on purpose, in one tree.
+
+    DetentError
+    ├── DefinitionError            the code that describes a workflow is wrong
+    │   └── GraphInvalid           a graph that cannot be run
+    ├── ConfigurationError         the app is set up wrongly
+    │   ├── UnknownScheme          no database is known by that URL
+    │   ├── MissingDriver          the extra for that database is not installed
+    │   ├── UnknownDefinition      the app does not include what was asked for
+    │   └── UnknownQueue           the app does not declare that queue
+    ├── DatabaseError
+    │   ├── DatabaseUnavailable    it could not be reached, after retries
+    │   ├── SchemaTooOld           run `detent migrate`
+    │   ├── SchemaTooNew           upgrade the package
+    │   └── MigrationChanged       an applied migration is not what it was
+    ├── PayloadError
+    │   ├── NotSerializable        a value has no JSON form
+    │   ├── NotPicklable           a value cannot go to another process, or come from it
+    │   ├── PayloadTooLarge        a value is larger than the app allows
+    │   ├── NameUnfit              an id or a name that a database cannot store
+    │   ├── CannotDecode           stored JSON does not fit the annotated type
+    │   ├── ExportUnfit            a file is not the exported run that was asked for
+    │   └── InvalidInput           an input that a decider does not take
+    ├── PermanentError             raised by users: an effect that need not be tried again
+    └── RunError
+        ├── RunNotFound
+        ├── RunConflict            the id is taken by a run with another input
+        ├── AlreadyRunning         the hero has an active run of that type
+        ├── InvalidState           the verb does not apply in this state
+        │   └── CannotReattempt    the node may not be tried again
+        ├── NodeNotFound           the run has no node of that name
+        ├── StepNotDefined         a node that the code no longer has
+        ├── MissingJob             a frozen graph names a job that nobody includes
+        ├── GraphTampered          a stored graph is not what was signed
+        ├── ExpressionError  DeadEnd              what a graph computes has no value, or leads nowhere
+        ├── RunCanceled  RunPaused  RunFailed     how waiting for a result can end
+        ├── ResultTimeout          the result did not come in time
+        ├── DeadlineExceeded       the run was not done by its deadline
+        ├── LeaseLost              another worker owns the execution now
+        ├── StepFailed             a step's error whose class cannot be rebuilt
+        ├── StepTimeout  StepCrashed  ReceiveTimeout
+        ├── StepMismatch           a strict replay met other arguments
+        ├── StepOutsideRun         a step was called where it cannot be recorded
+        ├── BlockingCall           a blocking call would stop an event loop
+        ├── NotInRun               what only a running workflow can do
+        ├── TransactionMisused     a step's transaction ends with the step
+        ├── CompensationFailed     what was done could not be undone
+        ├── TooManyRecoveries      the execution kept killing its worker
+        ├── ReadinessOverflow      a bug: a node was settled too often
+        ├── InvalidDecision        what a decider decided cannot be carried out
+        ├── UnreadableEvent        a stored event that today's code does not know
+        ├── NotADeadLetter         nothing that could be replayed
+        └── UnknownProjection  ProjectionNotBlocked
+
+Facts are fields, the message says what, which and what to do, and all of them
+survive a pickle.
+"""
+
+from .deciders import (
+    InvalidDecision,
+    InvalidInput,
+    NotADeadLetter,
+    PermanentError,
+    ProjectionNotBlocked,
+    UnknownProjection,
+    UnreadableEvent,
+)
+from .graphs import (
+    CannotReattempt,
+    DeadEnd,
+    ExpressionError,
+    GraphInvalid,
+    GraphTampered,
+    MissingJob,
+    NodeNotFound,
+    StepNotDefined,
+)
+from .roots import (
+    CannotDecode,
+    ConfigurationError,
+    DatabaseError,
+    DatabaseUnavailable,
+    DefinitionError,
+    DetentError,
+    ExportUnfit,
+    MigrationChanged,
+    MissingDriver,
+    NameUnfit,
+    NotPicklable,
+    NotSerializable,
+    PayloadError,
+    PayloadTooLarge,
+    SchemaTooNew,
+    SchemaTooOld,
+    UnknownDefinition,
+    UnknownQueue,
+    UnknownScheme,
+)
+from .runs import (
+    AlreadyRunning,
+    BlockingCall,
+    CompensationFailed,
+    DeadlineExceeded,
+    InvalidState,
+    LeaseLost,
+    NotInRun,
+    ReadinessOverflow,
+    ReceiveTimeout,
+    ResultTimeout,
+    RunCanceled,
+    RunConflict,
+    RunError,
+    RunFailed,
+    RunNotFound,
+    RunPaused,
+    StepCrashed,
+    StepFailed,
+    StepMismatch,
+    StepOutsideRun,
+    StepTimeout,
+    TooManyRecoveries,
+    TransactionMisused,
+)
+
+__all__ = [
+    "AlreadyRunning",
+    "BlockingCall",
+    "CannotDecode",
+    "CannotReattempt",
+    "CompensationFailed",
+    "ConfigurationError",
+    "DatabaseError",
+    "DatabaseUnavailable",
+    "DeadEnd",
+    "DeadlineExceeded",
+    "DefinitionError",
+    "DetentError",
+    "ExportUnfit",
+    "ExpressionError",
+    "GraphInvalid",
+    "GraphTampered",
+    "InvalidDecision",
+    "InvalidInput",
+    "InvalidState",
+    "LeaseLost",
+    "MigrationChanged",
+    "MissingDriver",
+    "MissingJob",
+    "NameUnfit",
+    "NodeNotFound",
+    "NotADeadLetter",
+    "NotInRun",
+    "NotPicklable",
+    "NotSerializable",
+    "PayloadError",
+    "PayloadTooLarge",
+    "PermanentError",
+    "ProjectionNotBlocked",
+    "ReadinessOverflow",
+    "ReceiveTimeout",
+    "ResultTimeout",
+    "RunCanceled",
+    "RunConflict",
+    "RunError",
+    "RunFailed",
+    "RunNotFound",
+    "RunPaused",
+    "SchemaTooNew",
+    "SchemaTooOld",
+    "StepCrashed",
+    "StepFailed",
+    "StepMismatch",
+    "StepNotDefined",
+    "StepOutsideRun",
+    "StepTimeout",
+    "TooManyRecoveries",
+    "TransactionMisused",
+    "UnknownDefinition",
+    "UnknownProjection",
+    "UnknownQueue",
+    "UnknownScheme",
+    "UnreadableEvent",
+]

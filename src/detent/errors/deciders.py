@@ -1,0 +1,83 @@
+"""What can be wrong with a decider, its inputs, its events, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .roots import DetentError, PayloadError
+from .runs import RunError
+
+
+@dataclass(eq=False)
+class InvalidDecision(RunError):
+    """What `decide` returned is no decision, or one that cannot be carried out."""
+
+    decider: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"decider {self.decider!r} decided what cannot be: {self.reason}"
+
+
+@dataclass(eq=False)
+class InvalidInput(PayloadError):
+    """An input that the decider does not take, or that does not say which instance it is for."""
+
+    decider: str
+    input: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"decider {self.decider!r} cannot take {self.input}: {self.reason}"
+
+
+@dataclass(eq=False)
+class UnreadableEvent(RunError):
+    """A stored event that today's code cannot read; nothing was changed."""
+
+    instance: str
+    sequence: int
+    position: int
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"event {self.sequence} of {self.instance} ({self.type}, position {self.position})"
+            f" cannot be read: {self.reason}. An @upcaster turns old events into what the code of today knows"
+        )
+
+
+class PermanentError(DetentError):
+    """Raise it in `handle` where trying again is of no use: the effect becomes a dead letter at once."""
+
+
+@dataclass(eq=False)
+class NotADeadLetter(RunError):
+    """What was to be replayed or discarded is not waiting for that."""
+
+    letter: str
+    state: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.letter} is no dead letter (it is {self.state}); `detent decider dead-letters` lists them"
+        )
+
+
+@dataclass(eq=False)
+class UnknownProjection(RunError):
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        have = f"it has {', '.join(self.known)}" if self.known else "it has none"
+        return f"no projection is called {self.name!r} in this app ({have}); App(..., include=[...]) adds one"
+
+
+@dataclass(eq=False)
+class ProjectionNotBlocked(RunError):
+    name: str
+
+    def __str__(self) -> str:
+        return f"projection {self.name!r} is not blocked by an event, so there is nothing to skip"

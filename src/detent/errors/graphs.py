@@ -1,0 +1,105 @@
+"""What can be wrong with a graph, and with its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .roots import DefinitionError
+from .runs import InvalidState, RunError
+
+
+@dataclass(eq=False)
+class GraphInvalid(DefinitionError):
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is no graph that can be run: {self.problem}"
+
+
+@dataclass(eq=False)
+class CannotReattempt(InvalidState):
+    """`state` says what stands in the way."""
+
+    node: str = ""
+
+    def __str__(self) -> str:
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"cannot reattempt node {self.node!r} of run {self.run_id}: {self.state}{hint}"
+
+
+@dataclass(eq=False)
+class NodeNotFound(RunError):
+    run_id: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} has no node {self.node!r}; run.nodes() lists them"
+
+
+@dataclass(eq=False)
+class StepNotDefined(RunError):
+    run_id: str
+    type: str
+    node: str
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} is to execute {self.node!r}, which {self.type} does not define any more. "
+            f"Deploy code that has it and run.resume(), or run.skip({self.node!r}) to go on without it"
+        )
+
+
+@dataclass(eq=False)
+class MissingJob(RunError):
+    run_id: str
+    job: str
+    node: str
+    frozen_at: str
+
+    def __str__(self) -> str:
+        return (
+            f'Dynamic run {self.run_id} references job "{self.job}" which no longer exists.\n\n'
+            f"Node: {self.node}\n"
+            f"Frozen at: {self.frozen_at}\n\n"
+            f"Dynamic runs cannot be healed by code changes.\n\n"
+            f"Options:\n"
+            f'1. Restore the step "{self.job}", include it, and run.resume()\n'
+            f"2. Cancel this run and start a new one\n"
+            f"3. Edit its graph: run.export_graph(), run.import_graph(...) (last resort)"
+        )
+
+
+@dataclass(eq=False)
+class GraphTampered(RunError):
+    what: str
+    signature: str
+    actual: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is not the graph that was frozen: it was signed {self.signature[:16]}…, "
+            f"its content is {self.actual[:16]}…. Nothing of it is executed; restore it from a backup, "
+            f"or look at it and run.import_graph(...)"
+        )
+
+
+@dataclass(eq=False)
+class ExpressionError(RunError):
+    expression: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cannot evaluate {self.expression}: {self.reason}"
+
+
+@dataclass(eq=False)
+class DeadEnd(RunError):
+    node: str
+    condition: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node!r} leads nowhere: {self.condition} is false, and there is no otherwise; "
+            f"add `with g.otherwise():`, if only with `pass`"
+        )

@@ -1,0 +1,192 @@
+"""The roots of the tree: wrong code, wrong set-up, the database, payloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+class DetentError(Exception):
+    """Base of every error that Detent raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls cls(*args), which fails for errors built from named
+        # fields; these cross process boundaries, so rebuild from the fields.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(cls: type[DetentError], args: tuple[Any, ...], fields: dict[str, Any]) -> DetentError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class DefinitionError(DetentError):
+    """A step, a workflow or an option of one is described wrongly."""
+
+
+class ConfigurationError(DetentError):
+    """The app is set up wrongly."""
+
+
+@dataclass(eq=False)
+class UnknownScheme(ConfigurationError):
+    scheme: str
+
+    def __str__(self) -> str:
+        return (
+            f"no database is known by the scheme {self.scheme!r}; write sqlite:///file.db, "
+            f"postgresql://user@host/name or mysql://user@host/name"
+        )
+
+
+@dataclass(eq=False)
+class MissingDriver(ConfigurationError):
+    database: str
+    extra: str
+
+    def __str__(self) -> str:
+        return f"the driver for {self.database} is not installed; run: pip install 'detent[{self.extra}]'"
+
+
+@dataclass(eq=False)
+class UnknownDefinition(ConfigurationError):
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
+
+
+@dataclass(eq=False)
+class UnknownQueue(ConfigurationError):
+    queue: str
+    declared: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue!r} is not declared by this app (it has {', '.join(self.declared)}); "
+            f"declare it: App(..., queues=[{self.queue!r}, ...])"
+        )
+
+
+class DatabaseError(DetentError):
+    """The database cannot do what Detent needs."""
+
+
+@dataclass(eq=False)
+class DatabaseUnavailable(DatabaseError):
+    database: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.database} cannot be reached: {self.reason}. Is the server running, and the URL right?"
+
+
+@dataclass(eq=False)
+class SchemaTooOld(DatabaseError):
+    found: int
+    needed: int
+
+    def __str__(self) -> str:
+        return (
+            f"the database has Detent's schema {self.found or 'nowhere'}, this version needs {self.needed}; "
+            f"run `detent migrate MODULE:APP` (or open the app with App(..., migrate=True))"
+        )
+
+
+@dataclass(eq=False)
+class SchemaTooNew(DatabaseError):
+    found: int
+    known: int
+
+    def __str__(self) -> str:
+        return (
+            f"the database has Detent's schema {self.found}, this version knows up to {self.known}; "
+            f"upgrade the package: pip install --upgrade detent"
+        )
+
+
+@dataclass(eq=False)
+class MigrationChanged(DatabaseError):
+    version: int
+
+    def __str__(self) -> str:
+        return (
+            f"migration {self.version} was applied with another content than this version of Detent carries; "
+            f"install the version that made this database, or restore the database from a backup"
+        )
+
+
+class PayloadError(DetentError):
+    """A value cannot travel through the database."""
+
+
+@dataclass(eq=False)
+class NotSerializable(PayloadError):
+    what: str
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} cannot be stored: {self.type} has no JSON form ({self.reason}). "
+            f"Use plain values, dataclasses, msgspec Structs or pydantic models"
+        )
+
+
+@dataclass(eq=False)
+class NotPicklable(PayloadError):
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} cannot go from one process to another: {self.reason}. "
+            f"Use plain values, or leave executor='process' out"
+        )
+
+
+@dataclass(eq=False)
+class PayloadTooLarge(PayloadError):
+    what: str
+    size: int
+    limit: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; "
+            f"store it elsewhere and pass a reference, or raise App(..., max_payload=...)"
+        )
+
+
+@dataclass(eq=False)
+class NameUnfit(PayloadError):
+    what: str
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.name!r} cannot be used: it {self.reason}; choose another"
+
+
+@dataclass(eq=False)
+class CannotDecode(PayloadError):
+    what: str
+    type: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.what} does not fit {self.type}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ExportUnfit(PayloadError):
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source} cannot be replayed: {self.reason}; "
+            f"write a run to a file with: detent show MODULE:APP ID --export run.json"
+        )

@@ -1,0 +1,251 @@
+"""What can be wrong with a run, and how waiting for one can end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .roots import DetentError
+
+
+class RunError(DetentError):
+    """Something about one run."""
+
+
+@dataclass(eq=False)
+class RunNotFound(RunError):
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id!r} in this database; `detent runs` lists them"
+
+
+@dataclass(eq=False)
+class RunConflict(RunError):
+    run_id: str
+    type: str
+
+    def __str__(self) -> str:
+        return (
+            f"run id {self.run_id!r} is taken by a run of {self.type} with another input; "
+            f"the same id always means the same work: choose another id"
+        )
+
+
+@dataclass(eq=False)
+class AlreadyRunning(RunError):
+    run_id: str
+    type: str
+    hero: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.hero} already has an active run of {self.type}: {self.run_id}; "
+            f"wait for it, cancel it, or start with app.options(allow_multiple=True)"
+        )
+
+
+@dataclass(eq=False)
+class InvalidState(RunError):
+    verb: str
+    run_id: str
+    state: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"cannot {self.verb} run {self.run_id}: it is {self.state}" + (
+            f"; {self.hint}" if self.hint else ""
+        )
+
+
+@dataclass(eq=False)
+class RunCanceled(RunError):
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} was canceled"
+
+
+@dataclass(eq=False)
+class RunPaused(RunError):
+    run_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} is paused ({self.reason}); fix the cause, then run.resume()"
+
+
+@dataclass(eq=False)
+class RunFailed(RunError):
+    """A run's own error, where its class cannot be rebuilt."""
+
+    run_id: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} failed with {self.type}: {self.message}"
+
+
+@dataclass(eq=False)
+class ResultTimeout(RunError, TimeoutError):
+    run_id: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} has no result yet (it is {self.state}); it goes on, ask again later"
+
+
+@dataclass(eq=False)
+class DeadlineExceeded(RunError):
+    run_id: str
+    deadline: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} was not done by its deadline, {self.deadline}"
+
+
+@dataclass(eq=False)
+class LeaseLost(RunError):
+    run_id: str
+    node: str
+    worker: str
+
+    def __str__(self) -> str:
+        return (
+            f"worker {self.worker} lost its lease on {self.node!r} of run {self.run_id}; "
+            f"another worker goes on, this result is discarded"
+        )
+
+
+@dataclass(eq=False)
+class StepFailed(RunError):
+    step: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} failed with {self.type}: {self.message}"
+
+
+@dataclass(eq=False)
+class StepTimeout(RunError, TimeoutError):
+    step: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} took longer than its timeout of {self.seconds:g} s"
+
+
+@dataclass(eq=False)
+class StepCrashed(RunError):
+    step: str
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} killed the process that it ran in"
+
+
+@dataclass(eq=False)
+class ReceiveTimeout(RunError, TimeoutError):
+    name: str
+
+    def __str__(self) -> str:
+        return f"no message {self.name!r} came in time; receive(..., default=...) returns a value instead"
+
+
+@dataclass(eq=False)
+class StepMismatch(RunError):
+    run_id: str
+    step: str
+    recorded: str
+    asked: str
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} cannot go on: step {self.step!r} was recorded with {self.recorded}, "
+            f"and the code now asks for {self.asked}. Finish the run with the code that began it, "
+            f"or guard the change with detent.patched()."
+        )
+
+
+@dataclass(eq=False)
+class StepOutsideRun(RunError):
+    step: str
+    where: str
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step!r} was called from {self.where}, where it would not be recorded. "
+            f"Carry the context along, contextvars.copy_context().run({self.step}, ...), "
+            f"or use {self.step}.spawn(...)"
+        )
+
+
+@dataclass(eq=False)
+class BlockingCall(RunError):
+    what: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.what!r} would block the event loop that this workflow runs on; write {self.instead}"
+
+
+@dataclass(eq=False)
+class NotInRun(RunError):
+    what: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} works only in a running workflow (and not inside of a step); "
+            f"begin one with app.start()"
+        )
+
+
+@dataclass(eq=False)
+class TransactionMisused(RunError):
+    verb: str
+
+    def __str__(self) -> str:
+        if self.verb in ("commit", "rollback", "close"):
+            return (
+                f"a transactional step must not {self.verb}: its writes and its record commit together "
+                f"when it returns, and roll back when it raises"
+            )
+        return (
+            f"{self.verb} inside of a transactional step would wait for itself; "
+            f"write app.within(tx).{self.verb}(...)"
+        )
+
+
+@dataclass(eq=False)
+class CompensationFailed(RunError):
+    step: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"the compensation of step {self.step!r} failed: {self.message}; run.resume() tries it again"
+
+
+@dataclass(eq=False)
+class TooManyRecoveries(RunError):
+    node: str
+    recoveries: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node!r} took its worker down {self.recoveries} times without getting anywhere; "
+            f"run.resume() gives it a fresh budget"
+        )
+
+
+@dataclass(eq=False)
+class ReadinessOverflow(RunError):
+    run_id: str
+    node: str
+    settled: int
+    required: int
+
+    def __str__(self) -> str:
+        return (
+            f"node {self.node!r} of run {self.run_id} was settled {self.settled} times of {self.required}; "
+            f"this is a bug in Detent, please report it"
+        )
