@@ -8,6 +8,8 @@ from . import aio
 from .aio import AsyncApp, AsyncRun
 from .app import App, Run
 from .context import Context
+from .deciders import Decider, EffectContext, Transition, upcaster
+from .decisions import Decision, Recorded, Timer, TimerCancelled
 from .declaring import PREVIOUS
 from .durable import (
     now,
@@ -29,8 +31,11 @@ from .errors import (
     DetentError,
     GraphInvalid,
     GraphTampered,
+    InvalidDecision,
+    InvalidInput,
     InvalidState,
     MissingJob,
+    PermanentError,
     ReceiveTimeout,
     ResultTimeout,
     RunCanceled,
@@ -40,6 +45,7 @@ from .errors import (
     StepFailed,
     StepNotDefined,
     StepTimeout,
+    UnreadableEvent,
 )
 from .functions import FunctionWorkflow, Handle, Step, step, workflow
 from .graphs import Graph, Template, template
@@ -59,17 +65,24 @@ __all__ = [
     "CannotReattempt",
     "Context",
     "DeadlineExceeded",
+    "Decider",
+    "Decision",
     "DefinitionError",
     "DetentError",
+    "EffectContext",
     "ExceptionPolicy",
     "FunctionWorkflow",
     "Graph",
     "GraphInvalid",
     "GraphTampered",
     "Handle",
+    "InvalidDecision",
+    "InvalidInput",
     "InvalidState",
     "MissingJob",
+    "PermanentError",
     "ReceiveTimeout",
+    "Recorded",
     "ResultTimeout",
     "Retry",
     "Run",
@@ -82,7 +95,11 @@ __all__ = [
     "StepNotDefined",
     "StepTimeout",
     "Template",
+    "Timer",
+    "TimerCancelled",
     "Transaction",
+    "Transition",
+    "UnreadableEvent",
     "Workflow",
     "aio",
     "cancel_if",
@@ -100,6 +117,7 @@ __all__ = [
     "step_guard",
     "task",
     "template",
+    "upcaster",
     "uuid",
     "workflow",
 ]

@@ -10,7 +10,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
-from .engine import Engine, Options, Settings, graphs
+from .deciders import Decider
+from .decisions import Recorded, TimerCancelled
+from .engine import Engine, Options, Settings, deciding, graphs
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
@@ -25,6 +27,9 @@ from .workflows import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+In = TypeVar("In")
+E = TypeVar("E")
 
 
 class App:
@@ -148,6 +153,60 @@ class App:
                 attributes=attributes,
             ),
         )
+
+    def execute(
+        self,
+        decider: type[Decider[Any, In, E, Any]],
+        input: In,
+        *,
+        input_id: str | None = None,
+    ) -> list[E]:
+        """Give an input to its instance, and return the events that it caused.
+
+        None, where the instance is over, or an input with that `input_id` was there before.
+        Inside a workflow or a step it happens once, however often that is replayed.
+        """
+        engine = self.engine
+        frame = current_frame("execute")
+        if frame is not None:
+            routine = deciding.call_in(frame, engine, decider, input, input_id)
+            return deciding.events_of(engine, decider, frame.drive(routine))
+        operation = deciding.decision_of(engine, decider, input, input_id)
+        return cast(list[E], engine.services.committer.run(operation).events)
+
+    def execute_dynamic(
+        self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
+    ) -> list[Any]:
+        """The same by names: `payload["type"]` is the name of the input's class, the rest are its fields."""
+        input = deciding.dynamic_input(self.engine, decider, payload)
+        return self.execute(cast(Any, decider), input, input_id=input_id)
+
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox: it is durable when this returns, and decided later.
+
+        Inputs of one inbox are decided in the order of arrival.  False, where its `input_id` was known.
+        """
+        operation = deciding.enqueuing_of(self.engine, decider, input, input_id)
+        return cast(bool, self.engine.services.committer.run(operation).created)
+
+    def state_at(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None
+    ) -> S:
+        """The state of an instance after its event `sequence`; without that, as it is now."""
+        return cast(S, deciding.state_at(self.engine, decider, instance, sequence))
+
+    def events(
+        self,
+        decider: type[Decider[Any, Any, E, Any]],
+        instance: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Recorded[E | TimerCancelled]]:
+        """The events of an instance behind number `after`, in order."""
+        return deciding.recorded_events(self.engine, decider, instance, after, limit)
 
     def within(self, connection: Any) -> Within:
         """Start runs inside your own transaction: they exist if and only if it commits.

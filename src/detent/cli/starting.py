@@ -10,8 +10,8 @@ import click
 from ..app import App, Run
 from ..blueprint import Blueprint
 from ..errors import DetentError
+from ..functions import Definition
 from ..kernel.model import Attribute
-from ..runtime.registry import Served
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import payload, run_document
 from .finding import opened
@@ -93,13 +93,13 @@ def start(
             console().print_json(data=payload(found, run.row.result))
 
 
-def _definition(app: App, name: str) -> Served:
+def _definition(app: App, name: str) -> Definition[Any, Any] | Blueprint:
     known = app.engine.registry.workflows
     if name not in known:
         have = f"it has {', '.join(known)}" if known else "it includes none (a plain URL never does)"
         raise Failure(f"the app has no workflow {name!r}; {have}")
     found = app.engine.registry.find(name)
-    assert found is not None
+    assert isinstance(found, Definition | Blueprint)
     return found
 
 

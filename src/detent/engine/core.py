@@ -23,6 +23,7 @@ from ..context import ask_database, replaying, watch_threads
 from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
+    InvalidState,
     RunCanceled,
     RunFailed,
     RunPaused,
@@ -32,9 +33,11 @@ from ..errors import (
 from ..functions import FunctionWorkflow
 from ..ids import uuid7
 from ..kernel.advance import Course
+from ..kernel.decide import DECIDER, Decide, Decided
 from ..kernel.graph import structure_text
 from ..kernel.model import (
     ExecutionState,
+    NewRun,
     Operation,
     RunEnd,
     RunRow,
@@ -224,13 +227,27 @@ class Engine:
             for operation, answer in zip(operations, applied.answers, strict=True)
             if isinstance(operation, Settle) and isinstance(answer, Settled) and answer.ended is not None
         ]
+        ends += [
+            (operation.run_id, answer.ended)
+            for operation, answer in zip(operations, applied.answers, strict=True)
+            if isinstance(operation, Decide) and isinstance(answer, Decided) and answer.ended is not None
+        ]
         if ends:
             self.waiters.ended(ends)
+        for mind, run_id, sequence, state in applied.decided.states:
+            mind.remember(run_id, sequence, state)
         if applied.leased and self.worker is not None:
-            self.worker.deliver([claimed_of(row, None, parent) for row, parent in applied.leased])
+            self.worker.deliver(
+                [
+                    claimed_of(row, run, None) if isinstance(run, NewRun) else claimed_of(row, None, run)
+                    for row, run in applied.leased
+                ]
+            )
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
+            if applied.decided.due is not None:
+                self.worker.expect(applied.decided.due)
             for operation in operations:
                 if isinstance(operation, Send):
                     self.worker.tell(operation.run_id, None)
@@ -389,7 +406,7 @@ class Engine:
     def course(self, run_id: str) -> Course | None:
         """By what graph a run goes on; None for a durable function."""
         row = self.row(run_id)
-        return None if row.kind == "function" else self.services.courses.of_row(row)
+        return None if row.kind in ("function", DECIDER) else self.services.courses.of_row(row)
 
     def _control(self, verb: Callable[[int], Any]) -> Any:
         _ = self.services
@@ -465,6 +482,10 @@ class Engine:
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
         row = self.row(run_id)
+        if row.kind == DECIDER:
+            raise InvalidState(
+                "fork", run_id, "an instance of a decider", "its state at any event: app.state_at"
+            )
         if row.kind == "function":
             start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
         else:

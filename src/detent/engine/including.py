@@ -7,6 +7,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ..blueprint import Blueprint
+from ..deciders import Decider, DeciderPlan, plan_decider
 from ..errors import DefinitionError
 from ..functions import Definition, Step
 from ..graphs import Graph, plan_of
@@ -25,33 +26,39 @@ def collect(include: Iterable[Any]) -> list[Served]:
         if isinstance(item, Graph):
             todo += item.jobs.values()
             continue
-        served = plan_of(item) or item
-        if not isinstance(served, Definition | Blueprint):
+        served = plan_of(item) or plan_decider(item) or item
+        if not isinstance(served, Definition | Blueprint | DeciderPlan):
             raise DefinitionError(
-                f"include takes workflows, classes, templates, steps and modules, not {item!r}"
+                f"include takes workflows, classes, templates, steps, deciders and modules, not {item!r}"
             )
         known = found.get(served.name)
-        if known is served:
+        if known is served or (isinstance(known, DeciderPlan) and item is known.cls):
             continue
         if known is not None:
             raise DefinitionError(
                 f"two definitions are called {served.name!r}: {_place(known)} and {_place(served)}; "
-                f"give one of them another name, "
-                + (
-                    "class ...(Workflow, name=...)"
-                    if isinstance(served, Blueprint)
-                    else f"@{served.kind}(id=...)"
-                )
+                f"give one of them another name, " + _other_name(served)
             )
         if isinstance(served, Step) and served.is_method:
             raise DefinitionError(f"{served!r} is a method; include its class")
         found[served.name] = served
-        todo += _mentioned(served) if isinstance(served, Definition) else _jobs(served)
+        if isinstance(served, Definition):
+            todo += _mentioned(served)
+        elif isinstance(served, Blueprint):
+            todo += _jobs(served)
     return list(found.values())
+
+
+def _other_name(served: Served) -> str:
+    if isinstance(served, DeciderPlan):
+        return "type = '...'"
+    return "class ...(Workflow, name=...)" if isinstance(served, Blueprint) else f"@{served.kind}(id=...)"
 
 
 def _of_module(value: Any) -> bool:
     plan = plan_of(value)
+    if isinstance(value, type) and issubclass(value, Decider):
+        return isinstance(getattr(value, "type", None), str)
     return isinstance(value, Definition) or (plan is not None and not plan.abstract)
 
 
@@ -86,5 +93,5 @@ def _names(code: CodeType) -> Iterable[str]:
 
 
 def _place(served: Served) -> str:
-    of: Any = served.cls if isinstance(served, Blueprint) else served
+    of: Any = served.cls if isinstance(served, Blueprint | DeciderPlan) else served
     return f"{of.__module__}.{of.__qualname__}"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
+from ..deciders import DeciderPlan
 from ..errors import ConfigurationError, DefinitionError, UnknownDefinition, UnknownQueue
 from ..functions import FunctionWorkflow, Step
 from ..graphs import Graph, Template, plan_of
@@ -118,7 +119,7 @@ def _included(registry: Registry, definition: Any) -> Startable:
     """What is to be started, if the app serves it."""
     if isinstance(definition, str):
         found = registry.find(definition)
-        if found is None or isinstance(found, Step):
+        if found is None or isinstance(found, Step | DeciderPlan):
             raise UnknownDefinition(definition)
         return found
     if isinstance(definition, Graph):

@@ -17,7 +17,7 @@ Nothing here reads a clock, opens a connection, or calls user code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -58,6 +58,10 @@ class Outcome(StrEnum):
     FINISHED_BY_FLOW_CONTROL = "finished"  # never stored: recorded as a success
     PAUSED_AFTER = "paused_after"  # never stored: recorded as a success
     RECOVERED = "recovered"
+    DEAD_LETTER = "dead_letter"  # an effect, a timer or an inbox that was given up, until it is replayed
+    REPLAYED = "replayed"  # a dead letter that was taken up again
+    DISCARDED = "discarded"  # a dead letter that nobody wants any more
+    CANCELED_BY_DECISION = "canceled_by_decision"  # a timer that was cancelled or replaced
 
 
 class Then(StrEnum):
@@ -95,6 +99,10 @@ TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
     Outcome.BYPASSED_BY_DEPLOY: (ExecutionState.CANCELED, Then.STAYS),
     Outcome.FINISHED_BY_FLOW_CONTROL: (ExecutionState.COMPLETED, Then.FINISHES),
     Outcome.RECOVERED: (ExecutionState.FAILED, Then.AGAIN),
+    Outcome.DEAD_LETTER: (ExecutionState.FAILED, Then.STAYS),
+    Outcome.REPLAYED: (ExecutionState.FAILED, Then.STAYS),
+    Outcome.DISCARDED: (ExecutionState.FAILED, Then.STAYS),
+    Outcome.CANCELED_BY_DECISION: (ExecutionState.CANCELED, Then.STAYS),
 }
 
 
@@ -103,6 +111,9 @@ _STORED_AS = {Outcome.FINISHED_BY_FLOW_CONTROL: Outcome.SUCCESS, Outcome.PAUSED_
 
 # Kinds of executions beside `main`: steps of durable functions, nodes of graphs.
 STEP, NODE = "step", "node"
+# And what a decider's instance sends out or takes in: none of it ends or stops the instance.
+EFFECT, TIMER, INBOX = "effect", "timer", "inbox"
+LETTERS = frozenset({EFFECT, TIMER, INBOX})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +129,8 @@ class Ending:
 
 def settle(execution: Claimed, ending: Ending) -> SettlePlan:
     """Return what follows when `execution` ends like this."""
+    if execution.kind in LETTERS:
+        ending = _of_letter(ending)
     state, then = TRANSITIONS[ending.outcome]
     outcome = _STORED_AS.get(ending.outcome, ending.outcome)
     plan = SettlePlan(
@@ -129,6 +142,8 @@ def settle(execution: Claimed, ending: Ending) -> SettlePlan:
         plan.topic = None  # whoever waits for it waits on
         plan.again = next_attempt(execution, ending)
         plan.history = [_event(execution, ending)]
+    elif execution.kind in LETTERS:
+        plan.topic = None  # a timer's key: nobody waits for it
     elif execution.kind == STEP:
         if then in (Then.PAUSES, Then.CANCELS):
             plan.topic = None
@@ -143,6 +158,13 @@ def settle(execution: Claimed, ending: Ending) -> SettlePlan:
     else:
         plan.run = RunEnd(state=RunState.FINISHED, result=ending.result)
     return plan
+
+
+def _of_letter(ending: Ending) -> Ending:
+    """What would stop another run makes a letter a dead one: its instance goes on."""
+    if TRANSITIONS[ending.outcome][1] in (Then.FAILS, Then.PAUSES):
+        return replace(ending, outcome=Outcome.DEAD_LETTER)
+    return ending
 
 
 _RUN_AFTER = {
@@ -231,10 +253,12 @@ def recover(
         execution.recoveries = 0
     if not counted:
         execution.recoveries -= 1
-    if execution.run_state == RunState.CANCELED and execution.kind in (STEP, NODE):
+    if execution.run_state == RunState.CANCELED and execution.kind in {STEP, NODE, *LETTERS}:
         return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
     if execution.run_state == RunState.FINISHED and execution.kind == NODE:
         return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED)  # nobody needs it any more
+    if execution.recoveries >= max_recoveries and execution.kind in LETTERS:
+        return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.DEAD_LETTER, error=error)
     if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
         # Not tried again.  That pauses the run, unless it has ended already: a final state stays.
         plan = SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED, error=error)

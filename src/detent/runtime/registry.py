@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..blueprint import Blueprint
+from ..deciders import Decider, DeciderPlan
 from ..errors import UnknownDefinition
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel.graph import AWAIT_JOB
 
-Served = Definition[Any, Any] | Blueprint
+Served = Definition[Any, Any] | Blueprint | DeciderPlan
 
 
 class Registry:
@@ -26,7 +27,8 @@ class Registry:
         self._found.update({definition.name: definition for definition in definitions})
         # A worker claims single nodes of a class: those that its code does not have it leaves to others.
         nodes = {f"{plan.name}.{node}" for plan in self.plans for node in plan.nodes}
-        self.names = tuple(sorted({*self._found, *nodes, AWAIT_JOB}))
+        letters = {job for plan in self.deciders for job in plan.jobs}
+        self.names = tuple(sorted({*self._found, *nodes, *letters, AWAIT_JOB}))
         self._claimable = frozenset(self.names)
 
     def __contains__(self, definition: Served) -> bool:
@@ -35,11 +37,27 @@ class Registry:
     @property
     def workflows(self) -> list[str]:
         """What can be started."""
-        return sorted(name for name, found in self._found.items() if not isinstance(found, Step))
+        return sorted(
+            name for name, found in self._found.items() if not isinstance(found, Step | DeciderPlan)
+        )
 
     @property
     def plans(self) -> list[Blueprint]:
         return [found for found in self._found.values() if isinstance(found, Blueprint)]
+
+    @property
+    def deciders(self) -> list[DeciderPlan]:
+        return [found for found in self._found.values() if isinstance(found, DeciderPlan)]
+
+    def decider(self, asked: type[Decider[Any, Any, Any, Any]] | str) -> DeciderPlan:
+        """The decider of that class or type."""
+        name = asked if isinstance(asked, str) else getattr(asked, "type", None)
+        found = self._found.get(name or "")
+        if not isinstance(found, DeciderPlan) or (not isinstance(asked, str) and found.cls is not asked):
+            raise UnknownDefinition(
+                asked if isinstance(asked, str) else getattr(asked, "__name__", str(asked))
+            )
+        return found
 
     def knows(self, name: str) -> bool:
         return name in self._claimable

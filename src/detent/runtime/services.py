@@ -16,12 +16,13 @@ import msgspec
 from ..clock import Clock
 from ..commit import Committer
 from ..context import Context
-from ..errors import UnknownDefinition
+from ..errors import UnknownDefinition, UnknownQueue
 from ..functions import Definition
 from ..kernel.model import Claimed, HistoryEvent, Lease, Note
 from ..serialization import Codec
 from ..stores.sql import SqlStore
 from .courses import Courses
+from .minds import DeciderMind
 from .processes import Processes
 from .registry import Heroes, Registry
 
@@ -174,6 +175,18 @@ class Services:
 
     def __post_init__(self) -> None:
         self.courses = Courses(self.store, self.codec, self.registry)
+        self._minds: dict[str, DeciderMind] = {}
+
+    def mind(self, decider: Any) -> DeciderMind:
+        """The decider of that class or type, with what it remembers."""
+        plan = self.registry.decider(decider)
+        mind = self._minds.get(plan.name)
+        if mind is None or mind.plan is not plan:
+            queue = plan.decider.queue or self.queues[0]
+            if queue not in self.queues:
+                raise UnknownQueue(queue, self.queues)
+            mind = self._minds[plan.name] = DeciderMind(plan, self.codec, queue)
+        return mind
 
     def require(self, definition: Definition[Any, Any]) -> None:
         """Raise unless the app serves this very definition."""

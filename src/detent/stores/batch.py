@@ -9,13 +9,14 @@ An operation whose lease is lost is answered as stale; its neighbours go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from ..errors import AlreadyRunning, InvalidState, RunConflict, RunNotFound
+from ..kernel.decide import Decide, Decided, Enqueue
 from ..kernel.model import (
     Claimed,
     ExecutionState,
@@ -37,23 +38,16 @@ from ..kernel.model import (
     Verdict,
     topic_of,
 )
-from ..kernel.settle import Outcome, under, waiting_state
+from ..kernel.settle import LETTERS, NODE, Outcome, under, waiting_state
 from .base import Offer, Tx, batch, news
 from .changes import Changes, end_run, write_changes
 from .courses import Going
+from .deciding import Brought, Deciding, decided_already
 from .fitness import unfit_operation
+from .locks import Locked, lock_runs
 
+HANDED_ON = frozenset({NODE, *LETTERS})  # the kinds that our own worker may take at once
 Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its delivery
-
-
-class Locked(NamedTuple):
-    """A run that we hold the lock of."""
-
-    state: str
-    watched: int  # 1: another process waits for its end; 2: a node of another run does
-    signature: str | None
-    irregular: int
-    frozen_at: int | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,8 @@ class Applied:
     answers: list[Any]
     made_ready: bool = False
     ended: list[str] = field(default_factory=list)
-    leased: list[tuple[NewExecution, Claimed]] = field(default_factory=list)  # handed to our own worker
+    leased: list[tuple[NewExecution, Claimed | NewRun]] = field(default_factory=list)  # to our own worker
+    decided: Brought = field(default_factory=Brought)
 
 
 def apply(
@@ -88,25 +83,40 @@ def apply(
 
     Nodes that become ready are handed to the worker behind `lessor`, as far as it has room.
     """
-    alive = _fence(tx, operations)
+    alive = _fence(tx, operations, lessor)
     runs = _lock_runs(tx, operations)
     seen = Seen(alive, runs, _lock_executions(tx, operations, alive), _known_runs(tx, operations))
     changes = Changes()
-    going = _going(tx, operations, seen, changes)
-    answers = [_plan(operation, seen, changes, going) for operation in operations]
-    leased: list[tuple[NewExecution, Claimed]] = []
-    if going is not None:
-        going.take_over()
-        if lessor is not None:
-            leased = _lease(operations, seen, changes, lessor)
+    plans = Plans(
+        seen, changes, _going(tx, operations, seen, changes), _deciding(tx, operations, runs, changes)
+    )
+    answers = [_plan(operation, plans) for operation in operations]
+    if plans.going is not None:
+        plans.going.take_over()
+    if plans.deciding is not None:
+        plans.deciding.finish()
+    leased = _lease(operations, plans, lessor) if lessor is not None else []
     woken, canceled = write_changes(tx, changes)
+    if plans.deciding is not None:
+        plans.deciding.write()
+    brought = plans.deciding.brought if plans.deciding is not None else Brought()
     watched = [run for run in changes.ended_runs if run in runs and runs[run].watched & 1] + canceled
     ready = woken or any(row.state == ExecutionState.READY for row in changes.executions)
     ready = ready or any(row["state"] == ExecutionState.READY for row in changes.parked)
     remote = any(isinstance(operation, Start) and operation.remote for operation in operations)
-    if (ready and helpers_wanted) or remote or watched:
-        tx.driver.notify(tx, news(work=ready or remote, runs=watched))
-    return Applied(answers, made_ready=ready, ended=[*changes.ended_runs, *canceled], leased=leased)
+    moved = ready or bool(brought.events)  # for workers, or for projections
+    if (moved and helpers_wanted) or remote or watched:
+        tx.driver.notify(tx, news(work=moved or remote, runs=watched))
+    ended = [*changes.ended_runs, *canceled]
+    return Applied(answers, made_ready=ready, ended=ended, leased=leased, decided=brought)
+
+
+def _deciding(
+    tx: Tx, operations: Sequence[Operation], runs: dict[str, Locked], changes: Changes
+) -> Deciding | None:
+    """The decisions of the batch, where there are any."""
+    fit = [op for op in operations if isinstance(op, Decide | Enqueue) and unfit_operation(op) is None]
+    return Deciding(tx, fit, runs, changes) if fit else None
 
 
 def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes) -> Going | None:
@@ -135,29 +145,34 @@ def _replaced(op: Settle, run: Locked) -> bool:
 
 
 def _lease(
-    operations: Sequence[Operation], seen: Seen, changes: Changes, lessor: Offer
-) -> list[tuple[NewExecution, Claimed]]:
+    operations: Sequence[Operation], plans: Plans, lessor: Offer
+) -> list[tuple[NewExecution, Claimed | NewRun]]:
     """Hand what became ready to our own worker, so that a chain does not pay a claim per node."""
-    claimed: dict[str, Claimed] = {
+    runs: dict[str, Claimed | NewRun] = {
         op.key.run_id: op.course.claimed
         for op in operations
         if isinstance(op, Settle) and op.course is not None and op.worker == lessor.id
     }
-    leased = []
-    if lessor.id in seen.alive:
-        for row in changes.executions:
-            run = claimed.get(row.run_id)
-            if run is None or row.state != ExecutionState.READY or row.kind != "node":
-                continue
-            if row.deliveries:
-                continue  # it continues another attempt, and needs what that one left: a claim reads it
-            if seen.state(row.run_id, changes) != RunState.READY:
-                continue
-            lease = lessor.reserve(row.job, row.queue)
-            if lease is None:
-                break
-            take_lease(row, lease)
-            leased.append((row, run))
+    if plans.deciding is not None:
+        runs |= plans.deciding.brought.runs
+    leased: list[tuple[NewExecution, Claimed | NewRun]] = []
+    if not runs or lessor.id not in plans.seen.alive:
+        return leased
+    for row in plans.changes.executions:
+        run = runs.get(row.run_id)
+        if run is None or row.state != ExecutionState.READY or row.kind not in HANDED_ON:
+            continue
+        if row.deliveries:
+            continue  # it continues another attempt, and needs what that one left: a claim reads it
+        if plans.seen.state(row.run_id, plans.changes) == RunState.PAUSED:
+            continue
+        if row.kind == NODE and plans.seen.state(row.run_id, plans.changes) != RunState.READY:
+            continue
+        lease = lessor.reserve(row.job, row.queue)
+        if lease is None:
+            break
+        take_lease(row, lease)
+        leased.append((row, run))
     return leased
 
 
@@ -169,9 +184,12 @@ def take_lease(row: NewExecution, lease: Lease) -> None:
     row.started_at = row.created_at
 
 
-def _fence(tx: Tx, operations: Iterable[Operation]) -> set[str]:
+def _fence(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> set[str]:
     """Which of the workers that write here are still in office; they stay so until we commit."""
-    workers = {op.worker for op in operations if isinstance(op, Record | Park | Settle)}
+    workers = {op.worker for op in operations if isinstance(op, Record)}
+    workers |= {end.worker for end in _ends(operations)}
+    if lessor is not None and any(isinstance(op, Decide | Enqueue) for op in operations):
+        workers.add(lessor.id)  # it may take the effects
     for start in operations:
         if isinstance(start, Start):
             workers |= {row.worker for row in start.executions if row.worker is not None}
@@ -182,23 +200,31 @@ def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, Locked]:
     """Lock the runs that the batch may change, or whose end it depends on."""
     wanted: set[str] = set()
     for op in operations:
-        if isinstance(op, Park | Settle):
-            wanted.add(op.key.run_id)
-            if isinstance(op, Settle) and op.parent is not None:
-                wanted.add(op.parent)
-            elif isinstance(op, Park):
-                wanted.update(item.name for item in op.awaits if item.kind == "run")
-        elif isinstance(op, Send) or (isinstance(op, Record) and (op.children or op.executions)):
+        if isinstance(op, Record) and not (op.children or op.executions):
+            continue
+        if isinstance(op, Record | Decide | Enqueue | Send):
             wanted.add(op.run_id)
-    if not wanted:
-        return {}
-    rows = tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in sorted(wanted)]))
-    return {row[0]: Locked(*row[1:]) for row in rows}
+    for end in _ends(operations):
+        wanted.add(end.key.run_id)
+        if isinstance(end, Settle) and end.parent is not None:
+            wanted.add(end.parent)
+        elif isinstance(end, Park):
+            wanted.update(item.name for item in end.awaits if item.kind == "run")
+    return lock_runs(tx, wanted)
+
+
+def _ends(operations: Iterable[Operation]) -> Iterator[Park | Settle]:
+    """What ends or puts down an execution; also where that comes with a decision."""
+    for op in operations:
+        if isinstance(op, Decide):
+            if op.ends is not None:
+                yield op.ends
+        elif isinstance(op, Park | Settle):
+            yield op
 
 
 def _lock_executions(tx: Tx, operations: Iterable[Operation], alive: set[str]) -> set[Delivery]:
-    ends = [op for op in operations if isinstance(op, Park | Settle) and op.worker in alive]
-    return lock_executions(tx, {_delivery(op) for op in ends})
+    return lock_executions(tx, {_delivery(end) for end in _ends(operations) if end.worker in alive})
 
 
 def _delivery(op: Park | Settle) -> Delivery:
@@ -227,14 +253,30 @@ def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str,
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def _plan(op: Operation, seen: Seen, changes: Changes, going: Going | None) -> Any:
+@dataclass(frozen=True)
+class Plans:
+    """What the operations of a batch are planned with."""
+
+    seen: Seen
+    changes: Changes
+    going: Going | None
+    deciding: Deciding | None
+
+
+def _plan(op: Operation, plans: Plans) -> Any:
+    seen, changes = plans.seen, plans.changes
     refused = unfit_operation(op)
     if refused is not None:
         return refused
     if isinstance(op, Record):
         return _record(op, seen, changes)
     if isinstance(op, Settle):
-        return _settle(op, seen, changes, going)
+        return _settle(op, seen, changes, plans.going)
+    if isinstance(op, Decide):
+        return _decide(op, plans)
+    if isinstance(op, Enqueue):
+        assert plans.deciding is not None
+        return plans.deciding.enqueue(op)
     if isinstance(op, Start):
         return _start(op, seen, changes)
     if isinstance(op, Park):
@@ -342,6 +384,20 @@ def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Se
     if plan.run is not None:
         _end(op, plan.run, seen, changes)
     return Settled(verdict=Verdict.APPLIED, run_state=state, ended=plan.run)
+
+
+def _decide(op: Decide, plans: Plans) -> Any:
+    """Take a decision, and end what brought its input with it."""
+    assert plans.deciding is not None
+    if op.ends is None:
+        return plans.deciding.decide(op)
+    if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op):
+        return Decided(stale=True)
+    answer = plans.deciding.decide(op)
+    done = isinstance(answer, Decided) and answer.error is None and not answer.more
+    if done:
+        _settle(op.ends, plans.seen, plans.changes, None)
+    return answer
 
 
 def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[SettlePlan, str | None]:
@@ -457,6 +513,8 @@ def already_applied(tx: Tx, op: Operation) -> Any:
     """
     if isinstance(op, Record | Settle | Park) and not tx.query(tx.sql.fence, id=op.worker):
         return None
+    if isinstance(op, Decide | Enqueue):
+        return decided_already(tx, op)
     if isinstance(op, Start):
         known = _known_runs(tx, [Start(runs=op.runs, executions=[], chosen=True)])
         if all(known.get(run.id) == (run.type, run.input) for run in op.runs):

@@ -7,9 +7,10 @@ from typing import Protocol
 _INTEGERS = frozenset(
     "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
-    " sent_at frozen_at watched part irregular mine".split()
+    " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
+    " generation version".split()
 )
-_LONG = frozenset("input result error value detail progress body".split())
+_LONG = frozenset("input result error value detail progress body data".split())
 
 
 def columns_of(struct: type) -> tuple[str, ...]:
@@ -30,6 +31,7 @@ class Dialect(Protocol):
     server_now: str  # microseconds by the database's clock, or `:now`
     fence: str  # a shared lock that a heartbeat does not wait for
     hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
+    dead: str  # beside the condition that a letter is dead: what lets the index of those be used
     hero: str  # the condition by which the index finds the active run of a hero
 
     def lock(self, alias: str) -> str:

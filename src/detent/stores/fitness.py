@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import NameUnfit
+from ..kernel.decide import Decide, Enqueue
 from ..kernel.model import Attribute, NewExecution, NewRun, Operation, Record, Send, Settle, Start, Step
 from .listing import attribute_text
 
@@ -39,6 +40,13 @@ def _look(op: Operation) -> Iterator[NameUnfit | None]:
         yield _first(("message", op.name, LONGEST_NAME), ("message id", op.message_id, LONGEST_KEY))
     elif isinstance(op, Settle):
         yield from map(unfit, op.steps)
+    elif isinstance(op, Decide):
+        yield _first(("instance", op.run_id, LONGEST_NAME))
+        yield from (_first(("input id", one.input_id or "", LONGEST_KEY)) for one in op.inputs)
+    elif isinstance(op, Enqueue):
+        yield _first(
+            ("instance", op.run_id, LONGEST_NAME), ("input id", op.input.input_id or "", LONGEST_KEY)
+        )
 
 
 def _start(op: Start) -> Iterable[NameUnfit | None]:

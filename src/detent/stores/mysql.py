@@ -50,6 +50,7 @@ class MySqlDialect:
     bytewise = ""  # our columns are, always
     fence = "LOCK IN SHARE MODE"  # MariaDB does not know FOR SHARE
     hurry = ""
+    dead = "AND e.dead_since > 0"
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (
         "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"

@@ -57,6 +57,7 @@ class PostgresDialect:
     # Conflicts with deleting the row, not with the heartbeat's update of it.
     fence = "FOR KEY SHARE"
     hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
+    dead = ""
     hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:

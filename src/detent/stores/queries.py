@@ -22,12 +22,16 @@ TABLES_OF_A_RUN = {
     "detent_attributes": "PRIMARY",
     "detent_graphs": "PRIMARY",
     "detent_waits": "detent_waits_run",
+    "detent_events": "PRIMARY",
+    "detent_inputs": "detent_inputs_id",
+    "detent_snapshots": "PRIMARY",
 }
 FINAL = "('finished', 'failed', 'canceled')"
 # A canceled run is over, and may still be undoing what it did.
 _IDLE = f"""NOT EXISTS (SELECT 1 FROM detent_executions e
                     WHERE e.run_id = r.id AND e.state IN {ACTIVE})"""
-_EXPIRED = f"r.state IN {FINAL} AND r.finished_at < :before AND {_IDLE}"
+# The events of a decider are the record of what happened: they do not expire.
+_EXPIRED = f"r.kind <> 'decider' AND r.state IN {FINAL} AND r.finished_at < :before AND {_IDLE}"
 
 
 @dataclass(frozen=True, slots=True)

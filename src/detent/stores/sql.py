@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
 from ..kernel.advance import Course
+from ..kernel.decide import Decide, EventRow, InputRow, Mind
 from ..kernel.model import (
     Claimed,
     ExecutionRow,
@@ -26,7 +27,7 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, listing, nodes, removing
+from . import canceling, control, graphs, leases, listing, nodes, removing, streams
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -93,7 +94,8 @@ class SqlStore:
             return self._again(
                 self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
             )
-        ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in operations)
+        settles = [op.ends if isinstance(op, Decide) else op for op in operations]
+        ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in settles)
         offer = Offer(lessor, ending)
         try:
             return self._again(
@@ -342,6 +344,29 @@ class SqlStore:
     def history(self, run_id: str) -> list[tuple[int, str, str]]:
         with self._reading() as tx:
             return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
+
+    # Deciders
+
+    def events(self, run_id: str, *, after: int = 0, limit: int = streams.EVERY) -> list[EventRow]:
+        """The events of an instance behind a number, in order."""
+        with self._reading() as tx:
+            return streams.events(tx, run_id, after=after, limit=limit)
+
+    def events_of_turn(self, run_id: str, turn: str) -> list[EventRow]:
+        """The events of one decision."""
+        with self._reading() as tx:
+            return rows_to(EventRow, tx.query(tx.sql.deciders.of_turn, id=run_id, turn=turn))
+
+    def instance_state(self, run_id: str, mind: Mind) -> Any:
+        """An instance's state as it is now, from its snapshot and what followed."""
+        with self._reading() as tx:
+            return streams.state_of(tx, run_id, mind)
+
+    def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
+        """What waits in an instance's inbox, in the order of arrival."""
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.deciders.pending_inputs, id=run_id, after=0, limit=limit)
+        return rows_to(InputRow, rows)
 
     def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
         """The oldest messages of that name that were not received yet."""

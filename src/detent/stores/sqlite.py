@@ -32,6 +32,7 @@ class SqliteDialect:
     bytewise = ""  # unless told otherwise, SQLite compares so
     fence = ""
     hurry = ""
+    dead = ""
     hero = ACTIVE_HERO
 
     def lock(self, alias: str) -> str:

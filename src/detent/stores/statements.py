@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from .decider_statements import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert
 from .graph_statements import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 
@@ -51,6 +52,7 @@ class Statements:
     clear_readiness: str
     wake: str
     graphs: GraphStatements
+    deciders: DeciderStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -112,7 +114,7 @@ SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON
         # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
         # which is that of Python: by code point, whatever the database's own collation.
         lock_runs=f"""
-SELECT r.id, r.state, r.watched, r.signature, r.irregular, r.frozen_at
+SELECT r.id, r.state, r.watched, r.signature, r.irregular, r.frozen_at, r.type, r.kind
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
  ORDER BY r.id {d.bytewise}
@@ -191,6 +193,7 @@ SELECT t.run_id, t.node, t.required, t.settled
             "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
         ),
         graphs=build_graphs(d),
+        deciders=build_deciders(d, run_columns),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),

@@ -25,9 +25,10 @@ import msgspec
 
 from ..ids import uuid7
 from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
-from ..kernel.settle import Ending, Outcome, settle
+from ..kernel.settle import LETTERS, Ending, Outcome, settle
 from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
+from ..runtime.letters import letter
 from ..runtime.mains import arun_main, key_of, run_main
 from ..runtime.nodes import node_work
 from ..runtime.services import Services
@@ -203,6 +204,8 @@ class Worker:
             return Frame(self._services, item, registry.workflow(item.job), steps)
         if item.kind == "node":
             return node_work(self._services, item, steps)
+        if item.kind in LETTERS:
+            return letter(self._services, item)
         return SpawnedStep(self._services, item, registry.step(item.job), steps)
 
     def _begin(self, work: list[Frame | Work]) -> None:

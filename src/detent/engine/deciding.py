@@ -1,0 +1,168 @@
+"""Deciders, from outside: inputs in, events and states out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..context import Context, Frame, ask_database, current_step
+from ..deciders import Decider, inbox_job
+from ..decisions import Recorded
+from ..errors import InvalidInput, InvalidState, TransactionMisused
+from ..functions import Step
+from ..ids import uuid7
+from ..kernel.decide import Decide, Decided, Enqueue, EventRow, Given, InputState, NewInput
+from ..runtime.letters import turn_id
+from ..runtime.minds import DeciderMind
+from ..runtime.transactions import in_transaction
+from ..serialization import Codec
+from .core import Engine
+
+Asked = type[Decider[Any, Any, Any, Any]] | str
+LATEST = 2**62  # behind every event
+
+
+def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Decide:
+    """The operation that gives an input to its instance."""
+    if in_transaction.get():
+        raise TransactionMisused("execute")
+    step = current_step()
+    if input_id is None and step is not None:
+        input_id = step.next_start_id()  # another attempt at the step gives the same input
+    mind = engine.services.mind(decider)
+    return _decide(engine, mind, _input(mind, input), input_id)
+
+
+def _input(mind: DeciderMind, input: Any) -> Any:
+    """An input as it is read back, so that the first time is like every other."""
+    name = mind.plan.input_name(input)
+    return mind.input_of(name, mind.encode_input(input))
+
+
+def dynamic_input(engine: Engine, decider: str, payload: Mapping[str, Any]) -> Any:
+    """The input that a plain mapping describes."""
+    return engine.services.mind(decider).dynamic(payload)
+
+
+def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None) -> Decide:
+    if input_id is not None and not input_id:
+        raise InvalidInput(mind.name, f"input_id={input_id!r}", "an id is a text that is not empty")
+    instance = mind.plan.instance(input)
+    given = Given(
+        input=input,
+        type=mind.plan.input_name(input),
+        turn=turn_id() if input_id is None else _turn_of(input_id),
+        text=mind.encode_input(input) if mind.observe or input_id is not None else None,
+        input_id=input_id,
+    )
+    return Decide(
+        mind=mind,
+        run_id=mind.plan.run_id(instance),
+        instance=instance,
+        inputs=[given],
+        now=engine.clock.now(),
+    )
+
+
+def _turn_of(input_id: str) -> str:
+    """The same input has the same turn: whoever repeats it can find what it led to."""
+    return hashlib.sha256(input_id.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def enqueuing_of(engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Enqueue:
+    """The operation that puts an input into its instance's inbox."""
+    if in_transaction.get():
+        raise TransactionMisused("enqueue_input")
+    step = current_step()
+    if input_id is None:
+        # An id of its own in any case: it tells whether a commit that was cut off went through.
+        input_id = uuid7() if step is None else step.next_start_id()
+    mind = engine.services.mind(decider)
+    instance = mind.plan.instance(input)
+    row = NewInput(
+        run_id=mind.plan.run_id(instance),
+        input_id=input_id,
+        type=mind.plan.input_name(input),
+        data=mind.encode_input(input),
+        state=InputState.PENDING,
+        received_at=engine.clock.now(),
+    )
+    return Enqueue(
+        mind=mind,
+        run_id=row.run_id,
+        instance=instance,
+        input=row,
+        job=inbox_job(mind.name),
+        now=row.received_at,
+    )
+
+
+# A workflow that executes an input does so as a step: recorded, and once.
+
+
+class ExecutedEvent(msgspec.Struct):
+    type: str
+    data: Any
+
+
+def call_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Any:
+    """The routine by which a workflow's own code executes an input."""
+    plan = engine.registry.decider(decider)
+    codec = Codec()
+    name = plan.input_name(input)
+    data = msgspec.json.decode(codec.encode(input, f"input {name}"))
+
+    def execute(ctx: Context, input: str, data: Any, id: str | None) -> list[ExecutedEvent]:
+        mind = engine.services.mind(plan.name)
+        known = mind.input_of(input, engine.services.codec.encode(data, "an input"))
+        op = _decide(engine, mind, known, id or ctx.next_start_id())
+        answer: Decided = engine.services.committer.run(op)
+        events = answer.events or mind.read(engine.store.events_of_turn(op.run_id, op.inputs[0].turn))
+        return [
+            ExecutedEvent(mind.plan.names[type(event)], msgspec.json.decode(codec.encode(event, "an event")))
+            for event in events
+        ]
+
+    return frame.call(Step(execute, id=f"execute/{plan.name}"), (name, data, input_id), {})
+
+
+def events_of(engine: Engine, decider: Asked, recorded: list[ExecutedEvent]) -> list[Any]:
+    """The events that such a step has brought, as values."""
+    plan = engine.registry.decider(decider)
+    codec = Codec()
+    return [
+        codec.decode(codec.encode(one.data, one.type), plan.events[one.type], f"event {one.type}")
+        for one in recorded
+    ]
+
+
+# Reading
+
+
+def recorded_events(
+    engine: Engine, decider: Asked, instance: str, after: int, limit: int | None
+) -> list[Recorded[Any]]:
+    """What stands in the store of an instance, in order."""
+    ask_database("the events of an instance")
+    mind = engine.services.mind(decider)
+    rows = engine.store.events(mind.plan.run_id(str(instance)), after=after, limit=limit or LATEST)
+    return [mind.recorded(row) for row in rows]
+
+
+def state_at(engine: Engine, decider: Asked, instance: str, sequence: int | None) -> Any:
+    """The state after an event; without a number, as it is now."""
+    ask_database("the state of an instance")
+    mind = engine.services.mind(decider)
+    run_id = mind.plan.run_id(str(instance))
+    engine.row(run_id)  # raises where there is none
+    if sequence is None:
+        return engine.store.instance_state(run_id, mind)
+    if sequence < 0:
+        raise InvalidState("read the state of", run_id, f"at event {sequence}", "events are counted from 1")
+    rows: list[EventRow] = engine.store.events(run_id, after=0, limit=sequence)
+    if len(rows) < sequence:
+        raise InvalidState("read the state of", run_id, f"at event {len(rows)}, not {sequence}")
+    return mind.fold(mind.initial(), rows)

@@ -1,0 +1,259 @@
+"""Deciders at work: a plan, a codec, and the states that this process remembers.
+
+A `DeciderMind` is what the store asks (kernel.decide.Mind).  It encodes what the
+decider's functions return and decodes what they are given, so that the first run
+and every replay see equal values.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..clock import from_micros
+from ..deciders import DeciderPlan, effect_job, timer_job
+from ..decisions import TIMER_CANCELLED, Decision, Recorded, TimerCancelled
+from ..errors import CannotDecode, InvalidDecision, InvalidInput, PayloadError, UnreadableEvent
+from ..functions import Step
+from ..kernel.decide import Alarm, Coded, EventRow, Given, Turn
+from ..serialization import Codec
+
+log = logging.getLogger("detent")
+REMEMBERED = 10_000  # states of a decider that a process keeps
+
+
+class Memory:
+    """States of instances, with the number of the event they are after; the least used are forgotten."""
+
+    def __init__(self, size: int = REMEMBERED) -> None:
+        self._size = size
+        self._states: OrderedDict[str, tuple[int, Any]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def take(self, run_id: str) -> tuple[int, Any] | None:
+        """Take a state out: whoever has it may change it, and puts it back when that is durable."""
+        with self._guard:
+            return self._states.pop(run_id, None)
+
+    def put(self, run_id: str, sequence: int, state: Any) -> None:
+        with self._guard:
+            known = self._states.get(run_id)
+            if known is not None and known[0] > sequence:
+                return
+            self._states[run_id] = (sequence, state)
+            self._states.move_to_end(run_id)
+            if len(self._states) > self._size:
+                self._states.popitem(last=False)
+
+
+class DeciderMind:
+    """One decider of one app."""
+
+    def __init__(self, plan: DeciderPlan, codec: Codec, queue: str) -> None:
+        decider = plan.decider
+        self.plan = plan
+        self.name = plan.name
+        self.queue = queue
+        self.precedence = -(decider.priority or 0)
+        self.observe = decider.observe
+        self.snapshot_every = decider.snapshot_every
+        self.snapshots = plan.snapshots
+        self.initial: Callable[[], Any] = decider.initial
+        self.handler = handler_of(plan)
+        self._codec = codec
+        self._memory = Memory()
+
+    # What the store asks
+
+    def terminal(self, state: Any) -> bool:
+        return bool(self.plan.decider.is_terminal(state))
+
+    def status(self, state: Any) -> str:
+        return str(self.plan.decider.status(state))[:255]
+
+    def fold(self, state: Any, events: Sequence[EventRow]) -> Any:
+        evolve = self.plan.decider.evolve
+        for event in self.read(events):
+            state = evolve(state, event)
+        return state
+
+    def read(self, events: Sequence[EventRow]) -> list[Any]:
+        return [self._read(row) for row in events if row.type != TIMER_CANCELLED]
+
+    def decide(self, state: Any, given: Given, now: int) -> Turn:
+        try:
+            decision: Any = self.plan.decider.decide(state, given.input, from_micros(now))
+        except InvalidDecision as error:
+            if error.decider == "?":  # a decision does not know whose it is
+                error.decider = self.name
+            raise
+        if not isinstance(decision, Decision):
+            reason = f"decide returned {decision!r:.80}; return a Decision with at least one event"
+            raise InvalidDecision(self.name, reason)
+        return self._encoded(decision, now)
+
+    def evolved(self, state: Any, turn: Turn) -> Any:
+        evolve = self.plan.decider.evolve
+        for event in turn.seen:
+            state = evolve(state, event)
+        return state
+
+    def cancelled(self, key: str) -> Coded:
+        text = self._codec.encode(TimerCancelled(key), "the record of a cancelled timer")
+        return Coded(TIMER_CANCELLED, text)
+
+    def frozen(self, state: Any, run_id: str) -> str | None:
+        try:
+            return self._codec.encode(state, f"the state of {run_id}")
+        except PayloadError as error:
+            self.snapshot_every = None  # said once; instances are replayed from their events
+            log.warning("decider %s goes on without snapshots: %s", self.name, error)
+            return None
+
+    def thawed(self, text: str) -> Any:
+        try:
+            return self._codec.decode(text, self.plan.state, "a snapshot")
+        except CannotDecode as error:
+            log.warning("a snapshot of decider %s is put aside: %s", self.name, error)
+            return None
+
+    def recall(self, run_id: str) -> tuple[int, Any] | None:
+        return self._memory.take(run_id)
+
+    def remember(self, run_id: str, sequence: int, state: Any) -> None:
+        self._memory.put(run_id, sequence, state)
+
+    def effect_job(self, effect: str) -> str:
+        return effect_job(self.name, effect)
+
+    def timer_job(self, input: str) -> str:
+        return timer_job(self.name, input)
+
+    # Encoding and decoding
+
+    def _encoded(self, decision: Decision, now: int) -> Turn:
+        plan, encode = self.plan, self._codec.encode
+        coded, seen = [], []
+        for event in decision.events:
+            name = plan.kind(plan.events, event, "event")
+            text = encode(event, f"event {name} of decider {self.name!r}")
+            coded.append(Coded(name, text, plan.version(name)))
+            seen.append(self._codec.decode(text, plan.events[name], f"event {name}"))
+        effects = []
+        for effect in decision.effects:
+            name = plan.kind(plan.effects, effect, "effect")
+            effects.append(Coded(name, encode(effect, f"effect {name} of decider {self.name!r}")))
+        timers = []
+        for timer in decision.timers:
+            name = plan.kind(plan.inputs, timer.input, "input")
+            plan.instance(timer.input)
+            text = encode(timer.input, f"timer {name} of decider {self.name!r}")
+            timers.append(Alarm(name, text, timer.due(now), timer.key))
+        return Turn(coded, seen, effects, timers, decision.cancels)
+
+    def _read(self, row: EventRow) -> Any:
+        """An event as today's code knows it."""
+        try:
+            if (row.type, row.version) not in self.plan.upcasters:
+                cls = self.plan.events.get(row.type)
+                if cls is None:
+                    raise self._unreadable(row, f"the code knows {', '.join(sorted(self.plan.events))}")
+                return self._codec.decode(row.data, cls, f"event {row.type}")
+            return self._upcast(row)
+        except CannotDecode as error:
+            raise self._unreadable(row, error.reason) from None
+
+    def _upcast(self, row: EventRow) -> Any:
+        name, version = row.type, row.version
+        data = self._codec.decode(row.data, dict[str, Any], f"event {name}")
+        while (upcaster := self.plan.upcasters.get((name, version))) is not None:
+            try:
+                data = upcaster.change(data)
+            except Exception as error:
+                reason = f"its upcaster from version {version} raised {type(error).__name__}: {error}"
+                raise self._unreadable(row, reason) from error
+            name, version = (upcaster.to, 1) if upcaster.to is not None else (name, version + 1)
+        cls = self.plan.events.get(name)
+        if cls is None:
+            raise self._unreadable(row, f"its upcasters lead to {name!r}, which the code does not know")
+        return _of_plain(self._codec, data, cls, f"event {name}")
+
+    def _unreadable(self, row: EventRow, reason: str) -> UnreadableEvent:
+        return UnreadableEvent(row.run_id, row.sequence, row.position, row.type, reason)
+
+    def recorded(self, row: EventRow) -> Recorded[Any]:
+        """An event with all that is known of it."""
+        event = (
+            self._codec.decode(row.data, TimerCancelled, "the record of a cancelled timer")
+            if row.type == TIMER_CANCELLED
+            else self._read(row)
+        )
+        return Recorded(
+            event=event,
+            type=row.type,
+            decider=row.decider,
+            instance=row.run_id.partition(":")[2],
+            sequence=row.sequence,
+            position=row.position,
+            at=from_micros(row.happened_at),
+            cause=row.cause,
+        )
+
+    def input_of(self, name: str, text: str) -> Any:
+        """A stored input."""
+        cls = self.plan.inputs.get(name)
+        if cls is None:
+            raise InvalidInput(self.name, f"the stored input {name}", "the code does not know it")
+        return self._codec.decode(text, cls, f"input {name} of decider {self.name!r}")
+
+    def effect_of(self, name: str, text: str) -> Any:
+        """A stored effect."""
+        return self._codec.decode(text, self.plan.effects[name], f"effect {name} of decider {self.name!r}")
+
+    def encode_input(self, input: Any) -> str:
+        name = self.plan.input_name(input)
+        return self._codec.encode(input, f"input {name} of decider {self.name!r}")
+
+    def dynamic(self, payload: Any) -> Any:
+        """The input that a plain mapping describes: `type` names its kind, the rest are its fields."""
+        kind = payload.get("type") if isinstance(payload, Mapping) else None
+        cls = self.plan.inputs.get(kind) if isinstance(kind, str) else None
+        if cls is None:
+            known = ", ".join(sorted(self.plan.inputs))
+            raise InvalidInput(self.name, f"{payload!r:.80}", f"its `type` is one of {known}")
+        tagged = getattr(getattr(cls, "__struct_config__", None), "tag_field", None) == "type"
+        data = dict(payload) if tagged else {key: value for key, value in payload.items() if key != "type"}
+        try:
+            return _of_plain(self._codec, data, cls, f"input {kind}")
+        except CannotDecode as error:
+            raise InvalidInput(self.name, f"{payload!r:.80}", error.reason) from None
+
+
+def _of_plain(codec: Codec, data: Any, cls: type, what: str) -> Any:
+    return codec.decode(codec.encode(data, what), cls, what)
+
+
+def handler_of(plan: DeciderPlan) -> Step[Any, Any]:
+    """What carries out the effects, as a step: it has a context, a timeout, and may be async."""
+    handle = plan.decider.handle
+    if plan.takes_async:
+
+        async def aeffect(effect: Any, ctx: Any) -> Any:
+            return await handle(effect, ctx)
+
+        return Step(aeffect, id=plan.name, timeout=plan.decider.timeout)
+
+    def effect(effect: Any, ctx: Any) -> Any:
+        return handle(effect, ctx)
+
+    return Step(effect, id=plan.name, timeout=plan.decider.timeout)
+
+
+def stored_instance(text: str) -> str:
+    """The instance that a run of a decider is for."""
+    return msgspec.json.decode(text, type=str)

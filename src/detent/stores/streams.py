@@ -1,0 +1,120 @@
+"""Reading the events of instances, and folding them to states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import UnreadableEvent
+from ..kernel.decide import EventRow, Mind, SnapshotRow
+from .base import Tx, batch, rows_to
+
+PAGE = 2_000  # events of one instance that are read at once
+EVERY = 2**62  # more events than there are
+FEW = 200  # events that an instance may be behind, to be read together with others
+
+
+class Loaded(NamedTuple):
+    """An instance's state, and how it was come by."""
+
+    sequence: int
+    state: Any
+    replayed: int
+    broken: Exception | None
+
+
+def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
+    """The states of instances whose locks we hold: remembered, or from what is stored."""
+    if not minds:
+        return {}
+    keys = batch([{"id": run} for run in sorted(minds)])
+    heads: dict[str, int] = {row[0]: row[1] or 0 for row in tx.query(tx.sql.deciders.heads, rows=keys)}
+    known: dict[str, tuple[int, Any]] = {}
+    for run, mind in minds.items():
+        remembered = mind.recall(run)
+        if remembered is not None and remembered[0] <= heads[run]:
+            known[run] = remembered
+    known |= snapshots(
+        tx, {run: mind for run, mind in minds.items() if run not in known and heads[run] > FEW}
+    )
+    missing = {run: known[run][0] if run in known else 0 for run in minds}
+    few = {run: after for run, after in missing.items() if 0 < heads[run] - after <= FEW}
+    read = _read_few(tx, few)
+    loaded = {}
+    for run, mind in minds.items():
+        after, state = known[run] if run in known else (0, mind.initial())
+        pages = [read.get(run, [])] if run in few else pages_of(tx, run, after, heads[run])
+        loaded[run] = _folded(mind, run, state, after, heads[run], pages)
+    return loaded
+
+
+def snapshots(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, tuple[int, Any]]:
+    """The states of snapshots that fit the code of today."""
+    wanted = {run: mind for run, mind in minds.items() if mind.snapshot_every is not None}
+    if not wanted:
+        return {}
+    keys = batch([{"id": run} for run in sorted(wanted)])
+    rows: list[SnapshotRow] = rows_to(SnapshotRow, tx.query(tx.sql.deciders.snapshots, rows=keys))
+    found = {}
+    for row in rows:
+        mind = wanted[row.run_id]
+        state = mind.thawed(row.body) if row.fingerprint == mind.snapshots else None
+        if state is not None:
+            found[row.run_id] = (row.sequence, state)
+    return found
+
+
+def _read_few(tx: Tx, few: Mapping[str, int]) -> dict[str, list[EventRow]]:
+    """The newest events of many instances, in one query."""
+    if not few:
+        return {}
+    keys = batch([{"id": run, "sequence": after} for run, after in sorted(few.items())])
+    found: dict[str, list[EventRow]] = {}
+    rows: list[EventRow] = rows_to(EventRow, tx.query(tx.sql.deciders.new_events, rows=keys))
+    for row in sorted(rows, key=lambda row: row.sequence):
+        found.setdefault(row.run_id, []).append(row)
+    return found
+
+
+def pages_of(tx: Tx, run_id: str, after: int, upto: int) -> Iterator[list[EventRow]]:
+    """The events of an instance, page by page."""
+    while after < upto:
+        rows = tx.query(tx.sql.deciders.more_events, id=run_id, after=after, upto=upto, limit=PAGE)
+        if not rows:
+            return
+        page: list[EventRow] = rows_to(EventRow, rows)
+        yield page
+        after = page[-1].sequence
+
+
+def _folded(mind: Mind, run: str, state: Any, after: int, head: int, pages: Any) -> Loaded:
+    sequence = after
+    try:
+        for page in pages:
+            for number, row in enumerate(page, start=sequence + 1):
+                if row.sequence != number:
+                    raise UnreadableEvent(run, number, 0, "?", "it is missing from the store")
+            state = mind.fold(state, page)
+            sequence += len(page)
+        if sequence != head:
+            raise UnreadableEvent(run, sequence + 1, 0, "?", "it is missing from the store")
+    except Exception as error:  # of the code that reads events, or of `evolve`: the answer to whoever asks
+        return Loaded(head, None, 0, error)
+    return Loaded(head, state, head - after, None)
+
+
+def events(tx: Tx, run_id: str, *, after: int, limit: int) -> list[EventRow]:
+    """The events of an instance behind a number, in order."""
+    found: list[EventRow] = []
+    for page in pages_of(tx, run_id, after, min(after + limit, EVERY)):
+        found += page
+    return found
+
+
+def state_of(tx: Tx, run_id: str, mind: Mind) -> Any:
+    """The state of an instance whose lock we need not hold: as of some moment just now."""
+    known = snapshots(tx, {run_id: mind})
+    after, state = known[run_id] if run_id in known else (0, mind.initial())
+    for page in pages_of(tx, run_id, after, EVERY):
+        state = mind.fold(state, page)
+    return state
