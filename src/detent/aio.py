@@ -13,7 +13,7 @@ import asyncio
 import random as _random
 import time
 import uuid as _uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -21,9 +21,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 from .app import App
 from .clock import span_micros, to_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
+from .deciders import Decider, is_decider
+from .decisions import Recorded, TimerCancelled
 from .durable import MISSING, needed_frame, span_of
-from .engine import Engine, Options, graphs
+from .engine import Engine, Options, deciding, graphs
 from .engine.graphs import NodeState
+from .engine.letters import DeadLetter, DeadLetters
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
@@ -39,6 +42,9 @@ from .workflows import Workflow
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S")
+In = TypeVar("In")
+E = TypeVar("E")
 
 
 class AsyncApp:
@@ -127,6 +133,57 @@ class AsyncApp:
         """How the next run is started; the keywords are those of `App.options`."""
         return AsyncStarter(self, Options(**options))
 
+    async def execute(
+        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
+    ) -> list[E]:
+        """Give an input to its instance, and return the events that it caused; see `App.execute`."""
+        await self.ensure_open()
+        engine = self.engine
+        frame = current_frame("execute")
+        if frame is not None:
+            routine = deciding.call_in(frame, engine, decider, input, input_id)
+            return deciding.events_of(engine, decider, await frame.adrive(routine))
+        operation = deciding.decision_of(engine, decider, input, input_id)
+        return cast(list[E], (await engine.services.committer.arun(operation)).events)
+
+    async def execute_dynamic(
+        self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
+    ) -> list[Any]:
+        """The same by names; see `App.execute_dynamic`."""
+        await self.ensure_open()
+        input = deciding.dynamic_input(self.engine, decider, payload)
+        return await self.execute(cast(Any, decider), input, input_id=input_id)
+
+    async def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox; see `App.enqueue_input`."""
+        await self.ensure_open()
+        operation = deciding.enqueuing_of(self.engine, decider, input, input_id)
+        return cast(bool, (await self.engine.services.committer.arun(operation)).created)
+
+    async def state_at(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None
+    ) -> S:
+        """The state of an instance after an event; see `App.state_at`."""
+        return await _in_thread(lambda: self._sync.state_at(decider, instance, sequence=sequence))
+
+    async def events(
+        self,
+        decider: type[Decider[Any, Any, E, Any]],
+        instance: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Recorded[E | TimerCancelled]]:
+        """The events of an instance; see `App.events`."""
+        return await _in_thread(lambda: self._sync.events(decider, instance, after=after, limit=limit))
+
+    @property
+    def dead_letters(self) -> AsyncDeadLetters:
+        """What deciders have given up; see `App.dead_letters`."""
+        return AsyncDeadLetters(self._sync.dead_letters)
+
     def within(self, connection: Any) -> AsyncWithin:
         """Start runs inside your own transaction: they exist if and only if it commits.
 
@@ -168,6 +225,30 @@ class AsyncApp:
         return [AsyncRun(self, row, fresh=row.id in created) for row in rows]
 
 
+class AsyncDeadLetters:
+    """`app.dead_letters`: what was given up; see `App.dead_letters`."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self._letters = letters
+
+    async def __call__(
+        self, decider: Any = None, instance: str | None = None, *, limit: int | None = None
+    ) -> list[DeadLetter]:
+        return await _in_thread(lambda: self._letters(decider, instance, limit=limit))
+
+    async def count(self, decider: Any = None) -> int:
+        return await _in_thread(lambda: self._letters.count(decider))
+
+    async def replay(self, letter: DeadLetter | str) -> None:
+        await _in_thread(lambda: self._letters.replay(letter))
+
+    async def replay_all(self, decider: Any = None) -> int:
+        return await _in_thread(lambda: self._letters.replay_all(decider))
+
+    async def discard(self, letter: DeadLetter | str) -> None:
+        await _in_thread(lambda: self._letters.discard(letter))
+
+
 class AsyncStarter:
     """`app.options(...)`: starts runs with these options."""
 
@@ -176,7 +257,14 @@ class AsyncStarter:
         self._options = options
 
     async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
+        if is_decider(definition):
+            return await self._begin(definition, *args, **kwargs)
         return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
+
+    async def _begin(self, decider: Any, input: Any) -> AsyncRun[Any]:
+        """Begin an instance by giving it an input."""
+        await self._app.execute(decider, input, input_id=deciding.only_id(self._options))
+        return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
         given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]

@@ -10,10 +10,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
-from .deciders import Decider
+from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
 from .engine import Engine, Options, Settings, deciding, graphs
+from .engine.deciding import only_id
 from .engine.graphs import NodeState
+from .engine.letters import DeadLetters
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
@@ -208,6 +210,11 @@ class App:
         """The events of an instance behind number `after`, in order."""
         return deciding.recorded_events(self.engine, decider, instance, after, limit)
 
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What deciders have given up: `app.dead_letters(Order)`, `.count()`, `.replay(letter)`."""
+        return DeadLetters(self.engine)
+
     def within(self, connection: Any) -> Within:
         """Start runs inside your own transaction: they exist if and only if it commits.
 
@@ -259,7 +266,15 @@ class Starter:
 
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run; it is durable when this returns."""
+        if is_decider(definition):
+            return self._begin(definition, *args, **kwargs)
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
+
+    def _begin(self, decider: Any, input: Any) -> Run[Any]:
+        """Begin an instance by giving it an input."""
+        engine = self._app.engine
+        self._app.execute(decider, input, input_id=only_id(self._options))
+        return self._app.run(engine.registry.decider(decider).address(input))
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         """Start a run for each tuple of arguments, all in one commit."""

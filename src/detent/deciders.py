@@ -225,6 +225,10 @@ class DeciderPlan:
             )
         return str(id)
 
+    def address(self, input: Any) -> str:
+        """The id of the run of the instance that an input is for."""
+        return self.run_id(self.instance(input))
+
     def run_id(self, instance: str) -> str:
         """The id of an instance's run."""
         return f"{self.name}:{instance}"
@@ -248,6 +252,10 @@ def timer_job(decider: str, input: str) -> str:
 def inbox_job(decider: str) -> str:
     """What a worker must know to empty an inbox."""
     return f"{decider}<"
+
+
+def is_decider(item: Any) -> bool:
+    return isinstance(item, type) and issubclass(item, Decider)
 
 
 def plan_decider(item: Any) -> DeciderPlan | None:

@@ -390,6 +390,9 @@ class Engine:
         return self.store.run(run_id)
 
     def skip(self, run_id: str, node: str) -> RunRow:
+        if self.row(run_id).kind == DECIDER:
+            self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
+            return self.row(run_id)
         course = self.course(run_id)
         id = _node_id(course, node)
         self._control(lambda now: self.store.skip(run_id, id, course=course, now=now))
@@ -397,6 +400,9 @@ class Engine:
         return self.store.run(run_id)
 
     def reattempt(self, run_id: str, node: str) -> RunRow:
+        if self.row(run_id).kind == DECIDER:
+            self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
+            return self.row(run_id)
         course = self.course(run_id)
         id = _node_id(course, node)
         self._control(lambda now: self.store.reattempt(run_id, id, course=course, now=now))
@@ -407,6 +413,12 @@ class Engine:
         """By what graph a run goes on; None for a durable function."""
         row = self.row(run_id)
         return None if row.kind in ("function", DECIDER) else self.services.courses.of_row(row)
+
+    def control(self, verb: Callable[[int], Any]) -> Any:
+        """Do it, patiently, and let our worker look for what it may have made ready."""
+        answer = self._control(verb)
+        self._poke()
+        return answer
 
     def _control(self, verb: Callable[[int], Any]) -> Any:
         _ = self.services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 from ..context import Context, Frame, ask_database, current_step
 from ..deciders import Decider, inbox_job
 from ..decisions import Recorded
-from ..errors import InvalidInput, InvalidState, TransactionMisused
+from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
 from ..functions import Step
 from ..ids import uuid7
 from ..kernel.decide import Decide, Decided, Enqueue, EventRow, Given, InputState, NewInput
@@ -20,6 +21,7 @@ from ..runtime.minds import DeciderMind
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from .core import Engine
+from .settings import Options
 
 Asked = type[Decider[Any, Any, Any, Any]] | str
 LATEST = 2**62  # behind every event
@@ -34,6 +36,14 @@ def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None
         input_id = step.next_start_id()  # another attempt at the step gives the same input
     mind = engine.services.mind(decider)
     return _decide(engine, mind, _input(mind, input), input_id)
+
+
+def only_id(options: Options) -> str | None:
+    """The id of the input that begins an instance: all that can be said of it."""
+    given = [name for name, value in dataclasses.asdict(options).items() if value and name != "id"]
+    if given:
+        raise ConfigurationError(f"an input of a decider takes only id=, not {', '.join(given)}=")
+    return options.id
 
 
 def _input(mind: DeciderMind, input: Any) -> Any:

@@ -27,7 +27,7 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, listing, nodes, removing, streams
+from . import canceling, control, graphs, leases, letters, listing, nodes, removing, streams
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -361,6 +361,36 @@ class SqlStore:
         """An instance's state as it is now, from its snapshot and what followed."""
         with self._reading() as tx:
             return streams.state_of(tx, run_id, mind)
+
+    def dead_letters(
+        self, *, type: str = "", run_id: str = "", since: int = 0, limit: int
+    ) -> list[letters.DeadRow]:
+        """What was given up, latest first; of a decider or of an instance where one is named."""
+        with self._reading() as tx:
+            return letters.dead(tx, type=type, run_id=run_id, since=since, limit=limit)
+
+    def count_dead(self) -> list[tuple[str, str, int]]:
+        """How many dead letters there are, by decider and kind."""
+        with self._reading() as tx:
+            return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.deciders.count_dead)]
+
+    def replay_letter(self, run_id: str, node: str, *, now: int) -> None:
+        """Take a dead letter up again; twice is NotADeadLetter."""
+        self._again(self._writer, lambda tx: self._told(tx, letters.replay(tx, run_id, node, now)))
+
+    def discard_letter(self, run_id: str, node: str, *, now: int) -> None:
+        """Throw a dead letter away; twice is NotADeadLetter."""
+        self._again(self._writer, lambda tx: self._told(tx, letters.discard(tx, run_id, node, now)))
+
+    def inboxes(self) -> list[letters.InboxRow]:
+        """How much waits in inboxes, by decider."""
+        with self._reading() as tx:
+            return rows_to(letters.InboxRow, tx.query(tx.sql.deciders.depths))
+
+    def pending_timers(self, run_id: str) -> list[letters.TimerRow]:
+        """The timers of an instance that wait, in the order of their times."""
+        with self._reading() as tx:
+            return rows_to(letters.TimerRow, tx.query(tx.sql.deciders.pending_timers, id=run_id))
 
     def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
         """What waits in an instance's inbox, in the order of arrival."""
