@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .databases import URLS, fresh_database
+from .deciders import effects, hot_instance, inbox, many_instances, timers
 from .graphs import graph_chain, graph_fan_out, graph_huge, graph_layers
 from .shapes import ONCE, Figure
 from .shapes import SHAPES as FUNCTION_SHAPES
@@ -33,6 +34,11 @@ SHAPES = {
     "graph-chain": graph_chain,
     "graph-layers": graph_layers,
     "graph-huge": graph_huge,
+    "decider-inputs": many_instances,
+    "decider-hot": hot_instance,
+    "decider-effects": effects,
+    "decider-timers": timers,
+    "decider-inbox": inbox,
 }
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import DatabaseUnavailable
+from .kernel.decide import Decide, Enqueue
 from .kernel.model import Operation, Record, Settle, Start
 from .stores.base import Lessor, Trouble
 from .stores.batch import Applied
@@ -363,4 +364,8 @@ def _size(operation: Operation) -> int:
         return sum(len(run.input) for run in operation.runs)
     if isinstance(operation, Settle):
         return len(operation.plan.result or "")
+    if isinstance(operation, Decide):
+        return sum(len(given.text or "") for given in operation.inputs)
+    if isinstance(operation, Enqueue):
+        return len(operation.input.data or "")
     return 0

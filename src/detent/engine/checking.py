@@ -3,7 +3,8 @@
     detent check shop:app
 
 A run of a class is healed on paper; a frozen graph is asked for jobs that nobody includes;
-a durable function is replayed against its journal, without executing any step.
+a durable function is replayed against its journal, without executing any step; the events
+of a decider's instance are read and folded.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from enum import StrEnum
 
 from ..clock import from_micros
 from ..errors import DetentError, MissingJob, StepNotDefined, UnknownDefinition
+from ..kernel.decide import DECIDER
 from ..kernel.graph import JOB, SPREAD
 from ..kernel.heal import Past, heal
-from ..kernel.model import RunRow
+from ..kernel.model import SCHEDULED_STATES, ExecutionState, RunRow
 from .core import Engine
 from .drifting import function_drift
 from .queries import ACTIVE, Walk
@@ -56,6 +58,8 @@ def check_run(engine: Engine, row: RunRow) -> Checked:
             verdict, reasons = _class(engine, row)
         elif row.kind == "graph":
             verdict, reasons = _graph(engine, row)
+        elif row.kind == DECIDER:
+            verdict, reasons = _instance(engine, row)
         else:
             verdict, reasons = _function(engine, row)
     except UnknownDefinition:
@@ -63,6 +67,23 @@ def check_run(engine: Engine, row: RunRow) -> Checked:
     except DetentError as error:
         verdict, reasons = Verdict.LEFT_BEHIND, [str(error)]
     return Checked(row.id, row.type, row.state, verdict, tuple(reasons))
+
+
+def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
+    """Whether this code can read all events of an instance, and knows what it still has to do."""
+    mind = engine.services.mind(row.type)
+    try:
+        mind.fold(mind.initial(), engine.store.events(row.id))
+    except DetentError:
+        raise
+    except Exception as error:
+        return Verdict.LEFT_BEHIND, [f"evolve raises {type(error).__name__}: {error}"]
+    waits = {*SCHEDULED_STATES, ExecutionState.EXECUTING}
+    jobs = sorted({item.job for item in engine.store.executions(row.id) if item.state in waits})
+    unknown = [job for job in jobs if not engine.registry.knows(job)]
+    if unknown:
+        return Verdict.LEFT_BEHIND, [f"the app does not know what is pending: {', '.join(unknown)}"]
+    return Verdict.GOES_ON, []
 
 
 def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:

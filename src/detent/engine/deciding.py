@@ -34,8 +34,7 @@ def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None
     step = current_step()
     if input_id is None and step is not None:
         input_id = step.next_start_id()  # another attempt at the step gives the same input
-    mind = engine.services.mind(decider)
-    return _decide(engine, mind, _input(mind, input), input_id)
+    return _decide(engine, engine.services.mind(decider), input, input_id)
 
 
 def only_id(options: Options) -> str | None:
@@ -46,26 +45,22 @@ def only_id(options: Options) -> str | None:
     return options.id
 
 
-def _input(mind: DeciderMind, input: Any) -> Any:
-    """An input as it is read back, so that the first time is like every other."""
-    name = mind.plan.input_name(input)
-    return mind.input_of(name, mind.encode_input(input))
-
-
 def dynamic_input(engine: Engine, decider: str, payload: Mapping[str, Any]) -> Any:
     """The input that a plain mapping describes."""
     return engine.services.mind(decider).dynamic(payload)
 
 
 def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None) -> Decide:
-    if input_id is not None and not input_id:
-        raise InvalidInput(mind.name, f"input_id={input_id!r}", "an id is a text that is not empty")
+    if input_id == "":
+        raise InvalidInput(mind.name, "input_id=''", "an id is a text that is not empty")
+    name = mind.plan.input_name(input)
+    text = mind.encode_input(input)
     instance = mind.plan.instance(input)
     given = Given(
-        input=input,
-        type=mind.plan.input_name(input),
+        input=mind.input_of(name, text),  # as it is read back: the first time is like every other
+        type=name,
         turn=turn_id() if input_id is None else _turn_of(input_id),
-        text=mind.encode_input(input) if mind.observe or input_id is not None else None,
+        text=text,
         input_id=input_id,
     )
     return Decide(

@@ -30,6 +30,7 @@ def export(engine: Engine, row: RunRow) -> dict[str, Any]:
         "run": msgspec.to_builtins(row),
         "journal": msgspec.to_builtins(store.journal([row.id])[row.id]),
         "executions": msgspec.to_builtins(store.executions(row.id)),
+        "events": msgspec.to_builtins(store.events(row.id)),
         "history": [
             {"happened_at": moment, "event": event, "detail": detail}
             for moment, event, detail in store.history(row.id)

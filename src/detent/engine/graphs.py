@@ -12,6 +12,7 @@ import msgspec
 from ..clock import from_micros
 from ..errors import GraphInvalid, InvalidState, MissingJob, UnknownDefinition
 from ..kernel.ancestry import Broken, verify
+from ..kernel.decide import DECIDER
 from ..kernel.drawing import Drawn, Seen, folded
 from ..kernel.graph import JOB, SPREAD, Document, Graph, json_text, structure_text, thaw
 from ..kernel.model import MAIN, Error, ExecutionRow, ExecutionState, RunRow
@@ -48,6 +49,13 @@ def graph_of(engine: Engine, row: RunRow) -> Graph:
         raise InvalidState(
             "look at the graph of", row.id, "a durable function", "run.executions() lists its steps"
         )
+    if row.kind == DECIDER:
+        raise InvalidState(
+            "look at the graph of",
+            row.id,
+            "an instance of a decider",
+            "app.deciders.machine() draws its states",
+        )
     try:
         return engine.services.courses.of_row(row).graph
     except UnknownDefinition:
@@ -62,10 +70,12 @@ def nodes_of(engine: Engine, row: RunRow) -> list[NodeState]:
     rows = engine.store.executions(row.id)
     if row.kind == "function":
         return [_state(MAIN, MAIN, JOB, row.type, (), [item for item in rows if item.node == MAIN])]
-    graph = graph_of(engine, row)
     attempts: dict[str, list[ExecutionRow]] = {}
     for item in rows:
         attempts.setdefault(item.node, []).append(item)
+    if row.kind == DECIDER:  # effects, timers, inbox: they do not wait for each other
+        return [_state(id, id, JOB, tried[0].job, (), tried) for id, tried in attempts.items()]
+    graph = graph_of(engine, row)
     items: dict[str, list[str]] = {}
     for id in attempts:
         spread = graph.spread_of(id)
@@ -142,8 +152,8 @@ def export_graph(engine: Engine, row: RunRow) -> str:
 def import_graph(engine: Engine, row: RunRow, text: str) -> None:
     """Give a paused run another graph: validated, its jobs known, signed anew, and noted in its history."""
     what = f"the graph for run {row.id}"
-    if row.kind == "function":
-        raise InvalidState("import a graph into", row.id, "a durable function")
+    if row.kind in ("function", DECIDER):
+        raise InvalidState("import a graph into", row.id, f"a {row.kind}, and has none")
     now = engine.clock.now()
     body, signature = read_graph(text, what, now)
     graph = thaw(body, signature, what)

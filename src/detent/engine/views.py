@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..clock import from_micros
 from ..errors import DetentError
+from ..kernel.decide import DECIDER
 from ..kernel.graph import Graph
 from ..kernel.model import (
     Attribute,
@@ -167,6 +168,15 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
             events.append(Happening(item.finished_at, item.state, facts))
     for moment, event, detail in engine.store.history(row.id):
         events.append(Happening(from_micros(moment), event, msgspec.json.decode(detail)))
+    if row.kind == DECIDER:
+        events += [
+            Happening(
+                from_micros(one.happened_at),
+                "event",
+                {"sequence": one.sequence, "type": one.type, "cause": one.cause},
+            )
+            for one in engine.store.events(row.id)
+        ]
     if row.finished_at is not None:
         events.append(Happening(from_micros(row.finished_at), f"run {row.state}", None))
     return sorted(events, key=lambda event: event.at)
@@ -175,7 +185,7 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
 def _graph(engine: Engine, run: RunRow) -> Graph | None:
     """The graph of a run, where there is one that can be read."""
     try:
-        return None if run.kind == "function" else graph_of(engine, run)
+        return None if run.kind in ("function", DECIDER) else graph_of(engine, run)
     except DetentError:
         return None
 

@@ -352,6 +352,12 @@ class SqlStore:
         with self._reading() as tx:
             return streams.events(tx, run_id, after=after, limit=limit)
 
+    def head(self) -> int:
+        """The position of the newest event over all instances."""
+        with self._reading() as tx:
+            position: int = tx.query(tx.sql.deciders.counter)[0][0]
+            return position
+
     def events_of_turn(self, run_id: str, turn: str) -> list[EventRow]:
         """The events of one decision."""
         with self._reading() as tx:

@@ -1,0 +1,179 @@
+"""Deciders: inputs over many instances and over one, effects, timers, inboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import detent
+from detent import Decider, Decision, EffectContext
+
+from .databases import server_cpu
+from .shapes import CONCURRENCY, Figure
+
+INSTANCES = 1_000
+INPUTS = 10_000
+LETTERS = 5_000
+IN_FLIGHT = 1_000  # callers at a time
+
+
+@dataclass(frozen=True)
+class Counted:
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Add:
+    id: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """An input that leads to an effect, and one that leads to a timer."""
+
+    id: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Added:
+    amount: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    pass
+
+
+@dataclass(frozen=True)
+class Reply:
+    id: str
+
+
+class Counter(Decider[Counted, Add | Ask, Added | Asked, Reply]):
+    type = "counter"
+
+    def initial(self) -> Counted:
+        return Counted()
+
+    def decide(self, state: Counted, input: Add | Ask, now: datetime) -> Decision:
+        if isinstance(input, Add):
+            return Decision.event(Added(input.amount))
+        asked = Decision.event(Asked())
+        if input.at is None:
+            return asked.with_effect(Reply(input.id))
+        return asked.with_timer(at=input.at, input=Add(input.id, 1))
+
+    def evolve(self, state: Counted, event: Added | Asked) -> Counted:
+        return replace(state, value=state.value + event.amount) if isinstance(event, Added) else state
+
+    async def handle(self, effect: Reply, ctx: EffectContext) -> Add:
+        return Add(effect.id, 1)
+
+
+def many_instances(kind: str, url: str) -> list[Figure]:
+    """10,000 inputs over 1,000 instances that have begun, a thousand callers at a time."""
+    return _inputs(kind, url, [f"c-{n % INSTANCES}" for n in range(INPUTS)], "decider: 1,000 instances")
+
+
+def hot_instance(kind: str, url: str) -> list[Figure]:
+    """10,000 inputs to one instance."""
+    return _inputs(kind, url, ["hot"] * INPUTS, "decider: one hot instance")
+
+
+def _inputs(kind: str, url: str, ids: list[str], shape: str) -> list[Figure]:
+    async def main() -> tuple[float, float]:
+        async with detent.AsyncApp(url, include=[Counter], migrate=True) as app:
+            await _all(app, [Add(id, 0) for id in dict.fromkeys(ids)])
+            cpu = time.process_time() + server_cpu(kind)
+            begun = time.perf_counter()
+            await _all(app, [Add(id, 1) for id in ids])
+            taken = time.perf_counter() - begun
+            return taken, time.process_time() + server_cpu(kind) - cpu
+
+    taken, cpu = asyncio.run(main())
+    return [Figure(shape, len(ids) / taken, "inputs/s", "higher", cpu_ms=cpu * 1000 / len(ids))]
+
+
+async def _all(app: detent.AsyncApp, inputs: list[Add] | list[Ask]) -> None:
+    """Execute all of them, so many at a time."""
+    waiting = iter(inputs)
+
+    async def caller() -> None:
+        for input in waiting:
+            await app.execute(Counter, input)
+
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+
+
+def effects(kind: str, url: str) -> list[Figure]:
+    """5,000 effects over 1,000 instances, each answered by an input, from the first decision to the last."""
+
+    async def main() -> tuple[float, float]:
+        async with detent.AsyncApp(url, include=[Counter], migrate=True, concurrency=CONCURRENCY) as app:
+            ids = [f"e-{n % INSTANCES}" for n in range(LETTERS)]
+            await _all(app, [Add(id, 0) for id in dict.fromkeys(ids)])
+            cpu = time.process_time() + server_cpu(kind)
+            begun = time.perf_counter()
+            await _all(app, [Ask(id) for id in ids])
+            await _positions(app, INSTANCES + 2 * LETTERS)
+            taken = time.perf_counter() - begun
+            return taken, time.process_time() + server_cpu(kind) - cpu
+
+    taken, cpu = asyncio.run(main())
+    shape = "decider: 5,000 effects with answers"
+    return [Figure(shape, LETTERS / taken, "effects/s", "higher", cpu_ms=cpu * 1000 / LETTERS)]
+
+
+def timers(kind: str, url: str) -> list[Figure]:
+    """5,000 timers of 1,000 instances, due at one moment: how fast they fire; and how late one alone is."""
+
+    async def main() -> tuple[float, list[float]]:
+        async with detent.AsyncApp(url, include=[Counter], migrate=True, concurrency=CONCURRENCY) as app:
+            due = datetime.now(UTC) + timedelta(seconds=5)
+            await _all(app, [Ask(f"t-{n % INSTANCES}", due) for n in range(LETTERS)])
+            await asyncio.sleep(max(0.0, (due - datetime.now(UTC)).total_seconds()))
+            await _positions(app, 2 * LETTERS)
+            taken = (datetime.now(UTC) - due).total_seconds()
+            late = []
+            for number in range(30):
+                at = datetime.now(UTC) + timedelta(milliseconds=20)
+                await app.execute(Counter, Ask(f"alone-{number}", at))
+                await _positions(app, 2 * LETTERS + 2 * (number + 1))
+                fired = (await app.events(Counter, f"alone-{number}"))[-1].at
+                late.append((fired - at).total_seconds() * 1000)
+            return taken, sorted(late)
+
+    taken, late = asyncio.run(main())
+    return [
+        Figure("decider: 5,000 timers at once", LETTERS / taken, "timers/s", "higher"),
+        Figure("decider: a timer is late by", late[len(late) // 2], "ms", "lower", samples=late),
+    ]
+
+
+def inbox(kind: str, url: str) -> list[Figure]:
+    """10,000 inputs through the inboxes of 1,000 instances, until the last is decided."""
+
+    async def main() -> float:
+        async with detent.AsyncApp(url, include=[Counter], migrate=True, concurrency=CONCURRENCY) as app:
+            waiting = iter(Add(f"i-{n % INSTANCES}", 1) for n in range(INPUTS))
+
+            async def caller() -> None:
+                for input in waiting:
+                    await app.enqueue_input(Counter, input)
+
+            begun = time.perf_counter()
+            await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+            await _positions(app, INPUTS)
+            return time.perf_counter() - begun
+
+    return [Figure("decider: 10,000 inputs by inbox", INPUTS / asyncio.run(main()), "inputs/s", "higher")]
+
+
+async def _positions(app: detent.AsyncApp, wanted: int) -> None:
+    """Wait until so many events are stored."""
+    while app.engine.store.head() < wanted:
+        await asyncio.sleep(0.002)
