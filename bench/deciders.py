@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -98,7 +99,7 @@ def _inputs(kind: str, url: str, ids: list[str], shape: str) -> list[Figure]:
     return [Figure(shape, len(ids) / taken, "inputs/s", "higher", cpu_ms=cpu * 1000 / len(ids))]
 
 
-async def _all(app: detent.AsyncApp, inputs: list[Add] | list[Ask]) -> None:
+async def _all(app: detent.AsyncApp, inputs: Sequence[Add | Ask]) -> None:
     """Execute all of them, so many at a time."""
     waiting = iter(inputs)
 
