@@ -17,11 +17,19 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+ONE_PROGRAM = "<!-- the blocks of this page are one program -->"
+
+
 def _blocks() -> list[tuple[str, str]]:
+    """Each block is a program; on pages that say so, all of them together are one."""
     found = []
     for page in PAGES:
-        for number, match in enumerate(BLOCK.finditer(page.read_text()), start=1):
-            found.append((f"{page.relative_to(ROOT)}-{number}", match[1]))
+        text, name = page.read_text(), str(page.relative_to(ROOT))
+        blocks = [match[1] for match in BLOCK.finditer(text)]
+        if ONE_PROGRAM in text:
+            found.append((name, "\n".join(blocks)))
+        else:
+            found += [(f"{name}-{number}", code) for number, code in enumerate(blocks, start=1)]
     return found
 
 
