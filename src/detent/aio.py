@@ -35,7 +35,7 @@ from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
 from .kernel.drawing import to_dot, to_mermaid
-from .kernel.model import RunEnd, RunRow, RunState, Start
+from .kernel.model import Operation, RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
 from .workflows import Workflow
 
@@ -307,13 +307,24 @@ class AsyncWithin:
         start.remote = True
         if replaying():
             return [AsyncRun(self._app, row) for row in engine.fresh(start)]
+        await self._join(start)
+        return [AsyncRun(self._app, row) for row in engine.fresh(start)]
+
+    async def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox, if and only if your transaction commits."""
+        await self._app.ensure_open()
+        operation = deciding.enqueuing_of(self._app.engine, decider, input, input_id, within=True)
+        return cast(bool, (await self._join(operation)).created)
+
+    async def _join(self, operation: Operation) -> Any:
+        store = self._app.engine.store
         execute = async_execute(self._connection)
         if execute is None:  # a sync connection blocks anyway, and may belong to this thread
-            join(engine.store, self._connection, start)
-        else:
-            target = LoopTx(engine.store.driver, asyncio.get_running_loop(), execute)
-            await _in_thread(lambda: join(engine.store, target, start))
-        return [AsyncRun(self._app, row) for row in engine.fresh(start)]
+            return join(store, self._connection, operation)
+        target = LoopTx(store.driver, asyncio.get_running_loop(), execute)
+        return await _in_thread(lambda: join(store, target, operation))
 
 
 class AsyncRun(RunFacts, Generic[R]):

@@ -303,6 +303,14 @@ class Within:
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         return self.start_many_calls(definition, [(tuple(args), {}) for args in calls])
 
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox, if and only if your transaction commits."""
+        engine = self._app.engine
+        operation = deciding.enqueuing_of(engine, decider, input, input_id, within=True)
+        return cast(bool, join(engine.store, self._connection, operation).created)
+
     def start_many_calls(
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> list[Run[Any]]:

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import DatabaseUnavailable
+from .errors import DatabaseUnavailable, InvalidDecision
 from .kernel.decide import Decide, Enqueue
 from .kernel.model import Operation, Record, Settle, Start
 from .stores.base import Lessor, Trouble
@@ -108,12 +108,15 @@ class Committer:
         self._mutex = threading.Lock()
         self._queue: deque[_Entry] = deque()
         self._busy = False
+        self._leader: int | None = None  # the thread that commits: deciders run in it
         self._handed_over = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
     def run(self, operation: Operation, *, forever: bool = False) -> Any:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
+        if self._leader == threading.get_ident():
+            raise InvalidDecision("?", "decide and evolve write nothing by themselves; return an effect")
         entry = _Entry(operation, None if forever else self.patience)
         with self._mutex:
             self._queue.append(entry)
@@ -198,6 +201,7 @@ class Committer:
     def _lead(self) -> None:
         """Commit one batch, answer it, and hand on."""
         entries = self._take()
+        self._leader = threading.get_ident()
         try:
             self._commit(entries)
         except Exception as error:  # a bug; but who waits must hear of it, and the next batch go on
@@ -206,6 +210,7 @@ class Committer:
                 if entry.answer is None:
                     entry.error = entry.error or error
         finally:
+            self._leader = None
             self._answer(entries)
             self._hand_on()
 

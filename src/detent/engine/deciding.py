@@ -77,9 +77,11 @@ def _turn_of(input_id: str) -> str:
     return hashlib.sha256(input_id.encode(errors="backslashreplace")).hexdigest()[:16]
 
 
-def enqueuing_of(engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Enqueue:
-    """The operation that puts an input into its instance's inbox."""
-    if in_transaction.get():
+def enqueuing_of(
+    engine: Engine, decider: Asked, input: Any, input_id: str | None, *, within: bool = False
+) -> Enqueue:
+    """The operation that puts an input into its instance's inbox; `within` the caller's transaction."""
+    if in_transaction.get() and not within:
         raise TransactionMisused("enqueue_input")
     step = current_step()
     if input_id is None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..kernel.model import Start
+from ..kernel.model import Operation
 from ..runtime.transactions import AsyncTransaction, Transaction
 from ..stores.base import Driver, Trouble, Tx
 from ..stores.sql import SqlStore
@@ -15,16 +15,16 @@ from ..stores.sql import SqlStore
 Execute = Callable[[str, dict[str, Any]], Awaitable[tuple[list[Any], int]]]
 
 
-def join(store: SqlStore, connection: Any, start: Start) -> None:
-    """Apply a start in the transaction of `connection`, which we never end."""
+def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
+    """Apply an operation in the transaction of `connection`, which we never end."""
     tx = connection if isinstance(connection, Tx) else store.joined(raw_connection(connection))
     try:
-        store.apply_within(tx, start)
+        return store.apply_within(tx, operation)
     except Exception as error:
         if store.driver.trouble(error) is not Trouble.UNIQUE:
             raise
         # The user's transaction may be broken by now; our own connection tells what is in the way.
-        found = store.explain_conflict(start)
+        found = store.explain_conflict(operation)
         if isinstance(found, Exception):
             raise found from error
         raise

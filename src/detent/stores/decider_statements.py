@@ -61,7 +61,7 @@ DELETE FROM detent_runs
         # How far each instance has come; asked after its lock is ours, so that nobody adds to it.
         heads=f"""
 SELECT x.id, (SELECT e.sequence FROM detent_events e
-               WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1)
+               WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1){d.hurry}
   FROM {d.rows("id")}""",
         snapshots=f"""
 SELECT {", ".join(f"s.{c}" for c in columns_of(SnapshotRow))}

@@ -34,9 +34,8 @@ def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
         remembered = mind.recall(run)
         if remembered is not None and remembered[0] <= heads[run]:
             known[run] = remembered
-    known |= snapshots(
-        tx, {run: mind for run, mind in minds.items() if run not in known and heads[run] > FEW}
-    )
+    cold = {run: mind for run, mind in minds.items() if run not in known and heads[run]}
+    known |= snapshots(tx, {run: mind for run, mind in cold.items() if _may_have_one(mind, heads[run])})
     missing = {run: known[run][0] if run in known else 0 for run in minds}
     few = {run: after for run, after in missing.items() if 0 < heads[run] - after <= FEW}
     read = _read_few(tx, few)
@@ -46,6 +45,10 @@ def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
         pages = [read.get(run, [])] if run in few else pages_of(tx, run, after, heads[run])
         loaded[run] = _folded(mind, run, state, after, heads[run], pages)
     return loaded
+
+
+def _may_have_one(mind: Mind, head: int) -> bool:
+    return mind.snapshot_every is not None and head >= mind.snapshot_every
 
 
 def snapshots(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, tuple[int, Any]]:
