@@ -25,10 +25,9 @@ from pymysql.cursors import Cursor
 import detent
 from detent.stores.opening import open_store
 from detent.testing import TestingApp
+from tests.conformance.builders import TABLES
 from tests.functions.world import Apps
 from tools import servers
-
-TABLES = "graphs waits executions steps messages readiness history attributes workers runs".split()
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
@@ -100,6 +99,7 @@ def url(module_url: str) -> str:
     with store._writer.transaction() as tx:
         for table in TABLES:
             tx.run(f"DELETE FROM detent_{table}")
+        tx.run("UPDATE detent_counters SET value = 0")
     store.close()
     return module_url
 

@@ -33,6 +33,10 @@ from detent.stores.sql import SqlStore
 T = TypeVar("T")
 NOW = 1_700_000_000_000_000  # microseconds
 SECOND = 1_000_000
+TABLES = (
+    "graphs waits executions steps messages readiness history attributes workers"
+    " events inputs snapshots projections views runs"
+).split()
 PATIENCE = 20.0  # seconds until a condition that does not come true fails its test
 
 
@@ -226,9 +230,11 @@ def events(store: SqlStore, run_id: str = "run") -> list[str]:
 
 def everything(store: SqlStore) -> dict[str, list[Any]]:
     """All rows of all tables, to show that nothing was changed."""
-    tables = ("runs", "executions", "steps", "messages", "readiness", "history", "attributes", "workers")
     with store._reading() as tx:
-        return {table: sorted(map(repr, tx.query(f"SELECT * FROM detent_{table}"))) for table in tables}
+        return {
+            table: sorted(map(repr, tx.query(f"SELECT * FROM detent_{table}")))
+            for table in (*TABLES, "counters")
+        }
 
 
 def detail(text: str) -> Any:

@@ -12,9 +12,7 @@ import pytest
 from detent.stores.base import Tx
 from detent.stores.opening import open_store
 from detent.stores.sql import SqlStore
-from tests.conformance.builders import NOW
-
-TABLES = "graphs waits executions steps messages readiness history attributes workers runs".split()
+from tests.conformance.builders import NOW, TABLES
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
@@ -73,3 +71,4 @@ def rival(another: Callable[[], SqlStore], store: SqlStore) -> SqlStore:
 def _empty(tx: Tx) -> None:
     for table in TABLES:
         tx.run(f"DELETE FROM detent_{table}")
+    tx.run("UPDATE detent_counters SET value = 0")
