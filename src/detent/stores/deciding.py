@@ -225,20 +225,31 @@ class Deciding:
         before = mind.status(instance.state) if mind.observe else None
         turn = mind.decide(instance.state, given, op.now)
         try:
-            instance.state = mind.evolved(instance.state, turn)
-            instance.over = mind.terminal(instance.state)
-        except Exception as error:
-            instance.broken = error  # half of it may have happened: read it again next time
+            state = mind.evolved(instance.state, turn)
+            over = mind.terminal(state)
+            after = mind.status(state) if mind.observe else None
+        except Exception:
+            self._restore(instance)
             raise
+        instance.state, instance.over = state, over
         self._warn_if_slow(instance, time.perf_counter() - began)
         instance.moved = True
         self._planned.append(_Planned(instance, given, turn, op.now))
         for key in (*turn.cancels, *(alarm.key for alarm in turn.timers)):
             if key is not None:
                 self._silenced.add((op.run_id, key))
-        after = mind.status(instance.state) if mind.observe else None
         self._note(op, instance, given, InputState.APPLIED, before, after)
         return Decided(events=list(turn.seen), ended=self._end(instance, op.now) if instance.over else None)
+
+    def _restore(self, instance: Instance) -> None:
+        """Fold a state anew: a turn that came to nothing may have changed half of it in place."""
+        run, mind = instance.run.id, instance.mind
+        loaded = load_states(self._tx, {run: mind})[run]
+        instance.state, instance.broken = loaded.state, loaded.broken
+        if loaded.broken is None:
+            for planned in self._planned:
+                if planned.instance is instance:
+                    instance.state = mind.evolved(instance.state, planned.turn)
 
     def _warn_if_slow(self, instance: Instance, seconds: float) -> None:
         if seconds > SLOW:
