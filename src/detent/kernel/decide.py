@@ -148,6 +148,10 @@ class Mind(Protocol):
         """The state after a turn."""
         ...
 
+    def told(self, turn: Turn) -> list[Any]:
+        """The events of a turn for whoever asked for it; the state may hold on to those it was shown."""
+        ...
+
     def frozen(self, state: Any, run_id: str) -> str | None:
         """The state as a snapshot; None where it cannot be one."""
         ...

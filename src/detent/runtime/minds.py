@@ -103,6 +103,10 @@ class DeciderMind:
             state = evolve(state, event)
         return state
 
+    def told(self, turn: Turn) -> list[Any]:
+        decode, events = self._codec.decode, self.plan.events
+        return [decode(one.data, events[one.type], f"event {one.type}") for one in turn.events]
+
     def cancelled(self, key: str) -> Coded:
         text = self._codec.encode(TimerCancelled(key), "the record of a cancelled timer")
         return Coded(TIMER_CANCELLED, text)

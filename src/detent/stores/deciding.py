@@ -239,7 +239,8 @@ class Deciding:
             if key is not None:
                 self._silenced.add((op.run_id, key))
         self._note(op, instance, given, InputState.APPLIED, before, after)
-        return Decided(events=list(turn.seen), ended=self._end(instance, op.now) if instance.over else None)
+        events = mind.told(turn) if op.ends is None else []  # nobody asks for those that a letter has caused
+        return Decided(events=events, ended=self._end(instance, op.now) if instance.over else None)
 
     def _restore(self, instance: Instance) -> None:
         """Fold a state anew: a turn that came to nothing may have changed half of it in place."""
