@@ -18,7 +18,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("serialization", "clock", "ids", "observe"),
     ("kernel",),
-    ("context declaring functions blueprint durable workflows graphs decisions deciders projections", "stores"),
+    (
+        "context declaring functions blueprint durable workflows graphs decisions deciders projections",
+        "stores",
+    ),
     ("commit",),
     ("runtime",),
     ("worker",),
