@@ -66,7 +66,7 @@ class Worker:
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
-        self._running: dict[tuple[str, str], Frame | Work] = {}
+        self._running: dict[str, dict[str, Frame | Work]] = {}  # by run, and by node
         self._tasks: set[asyncio.Task[None]] = set()
         self._poked = threading.Event()
         self._idle = threading.Condition(self._guard)
@@ -108,7 +108,7 @@ class Worker:
             self._dispatcher.join()
         with self._idle:
             self._idle.wait_for(lambda: not self._running, timeout=self._grace)
-            left = list(self._running.values())
+            left = self._works()
         self._heart.stop()
         for frame in left:
             frame.abandon()
@@ -150,7 +150,10 @@ class Worker:
 
     def holds(self, run_id: str) -> bool:
         with self._guard:
-            return any(run == run_id for run, _ in self._running)
+            return run_id in self._running
+
+    def _works(self) -> list[Frame | Work]:
+        return [work for nodes in self._running.values() for work in nodes.values()]
 
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
@@ -188,7 +191,7 @@ class Worker:
         for item in claimed:
             work = self._prepare(item, (journals or {}).get(item.run_id, []))
             with self._guard:
-                self._running[item.run_id, item.node] = work
+                self._running.setdefault(item.run_id, {})[item.node] = work
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
             if work.is_async:
@@ -253,10 +256,13 @@ class Worker:
         )
 
     def _done(self, work: Frame | Work) -> None:
-        key = (work.claimed.run_id, work.claimed.node)
+        run, node = work.claimed.run_id, work.claimed.node
         with self._guard:
-            if self._running.get(key) is work:
-                del self._running[key]
+            nodes = self._running.get(run, {})
+            if nodes.get(node) is work:
+                del nodes[node]
+                if not nodes:
+                    del self._running[run]
             # Without a free slot the dispatcher did not wait for timers.
             wanted = self._backlog or (self._free <= 0 and self._next_due is not None)
             self._free += 1
@@ -357,21 +363,21 @@ class Worker:
     def tell(self, run_id: str, state: str | None) -> None:
         """Tell what executes of a run that it was paused or canceled, or to look again."""
         with self._guard:
-            told = [work for (run, _), work in self._running.items() if run == run_id]
+            told = list(self._running.get(run_id, {}).values())
         for work in told:
             if state is None or work.interrupt != state:
                 work.told(state)
 
     def _tell_all(self, state: str) -> None:
         with self._guard:
-            running = list(self._running.values())
+            running = self._works()
         for work in running:
             work.told(state)
 
     def _show_long_steps(self) -> None:
         now = self._services.clock.now()
         with self._guard:
-            frames = [work for work in self._running.values() if isinstance(work, Frame)]
+            frames = [work for work in self._works() if isinstance(work, Frame)]
         for frame in frames:
             for key, (_, started) in list(frame.running.items()):
                 if now - started >= SHOW_AFTER:
@@ -384,7 +390,7 @@ class Worker:
     def _lost(self) -> WorkerRow:
         """Everything that we held is somebody else's now."""
         with self._guard:
-            lost = list(self._running.values())
+            lost = self._works()
             self._row = self._new_row()
         for work in lost:
             work.abandon()
