@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import click
 import msgspec
 import pytest
 
-from detent.cli import detent as cli
-from detent.cli.command import Command
 from detent.cli.finding import place, shown
 from detent.kernel.model import RunRow, Step
 from tests.acceptance.support import eventually
 
 pytestmark = pytest.mark.acceptance
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "cli.md"
 PATIENCE = 60.0
 SHOP = """
 import os
@@ -567,32 +563,3 @@ def test_passwords_are_not_shown() -> None:
 def test_the_library_needs_neither_click_nor_rich() -> None:
     source = "import sys, detent; sys.exit(bool({'click', 'rich', 'detent.cli'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
-
-
-# -- Documentation -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", list(cli.commands))
-def test_every_command_and_option_is_documented(name: str) -> None:
-    """A chapter in docs/cli.md that names every option, and an example that the help shows, too."""
-    chapter = _chapters()[name]
-    command = cli.commands[name]
-    assert isinstance(command, Command)
-    assert command.help
-    assert command.example
-    assert command.example.splitlines()[0] in chapter
-    common = {"--json", "--help"}
-    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
-    missing = [
-        param.opts[0] for param in options if param.opts[0] not in chapter and param.opts[0] not in common
-    ]
-    assert missing == []
-
-
-def test_nothing_is_documented_that_does_not_exist() -> None:
-    assert {*_chapters()} - {"What is common to all"} == {*cli.commands}
-
-
-def _chapters() -> dict[str, str]:
-    parts = re.split(r"^## (.+)$", DOCUMENTATION.read_text(), flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -27,7 +27,7 @@ def check_command(app: str, everything: bool, as_json: bool) -> None:
     have recorded: no step is executed, and nothing is written.
     """
     with opened(app) as found:
-        if not found.engine.registry.workflows:
+        if not (found.engine.registry.workflows or found.engine.registry.deciders):
             raise Failure(_NO_CODE)
         checked = list(check(found.engine))
     counts = Counter(one.verdict for one in checked)

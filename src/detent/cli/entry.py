@@ -7,6 +7,7 @@ import click
 from .. import __version__
 from .checking import check_command
 from .command import Front
+from .deciding import decider
 from .demo import demo
 from .doctor import doctor
 from .graphing import graph, reattempt, skip, verify
@@ -45,6 +46,7 @@ for _command in (
     fork,
     verify,
     check_command,
+    decider,
     workers,
     gc,
     migrate,

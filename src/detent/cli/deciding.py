@@ -1,0 +1,17 @@
+"""`detent decider`: what concerns event-sourced workflows."""
+
+from __future__ import annotations
+
+import click
+
+from .command import Front
+from .letters import dead_letters
+
+
+@click.group(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
+def decider() -> None:
+    """Deciders: their states, events, dead letters and projections."""
+
+
+for _command in (dead_letters,):
+    decider.add_command(_command)
