@@ -57,7 +57,7 @@ def test_what_becomes_ready_is_handed_to_the_worker_that_settles(store: SqlStore
     [a] = take(store, "a")
     taker = Taker(room=1)
     [(row, parent)] = store.apply([ending(a, graph)], lessor=taker).leased
-    claimed = claimed_of(row, None, parent)
+    claimed = claimed_of(row, parent)
     assert (claimed.node, claimed.token, claimed.worker) == ("b", taker.tokens[0], "w1")
     assert states(store) == {"a": "completed", "b": "executing", "c": "scheduled"}
     assert one(store, ending(claimed, graph)).verdict is Verdict.APPLIED
@@ -94,7 +94,7 @@ def test_another_attempt_keeps_its_budget_and_is_never_leased_to_nobody(store: S
     assert (row.attempt, row.failures) == (2, 1)
     assert row.state == ("executing" if leased else "ready")
     for item, parent in applied.leased:
-        assert claimed_of(item, None, parent).failures == 1
+        assert claimed_of(item, parent).failures == 1
 
 
 # -- Waits for other runs ---------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def wait_draining(app: detent.App) -> None:
 
     def told() -> bool:
         worker = app.engine.worker
-        return worker is None or all(work.interrupt == "draining" for work in worker._running.values())
+        return worker is None or all(work.interrupt == "draining" for work in worker._works())
 
     eventually(told, "it drains")
 

@@ -239,7 +239,7 @@ class World:
             return [answer for operation in operations for answer in self.commit([operation], lessor)]
         if lessor is not None:
             for row, parent in applied.leased:
-                claimed = claimed_of(row, None, parent)
+                claimed = claimed_of(row, parent)
                 assert claimed.token in lessor.lent
                 assert self.run.state == "ready", "nothing new begins in a run that is not"
                 assert self._begin(lessor, claimed) or self.methods

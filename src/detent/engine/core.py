@@ -37,7 +37,6 @@ from ..kernel.decide import DECIDER, Decide, Decided
 from ..kernel.graph import structure_text
 from ..kernel.model import (
     ExecutionState,
-    NewRun,
     Operation,
     RunEnd,
     RunRow,
@@ -237,12 +236,7 @@ class Engine:
         for mind, run_id, sequence, state in applied.decided.states:
             mind.remember(run_id, sequence, state)
         if applied.leased and self.worker is not None:
-            self.worker.deliver(
-                [
-                    claimed_of(row, run, None) if isinstance(run, NewRun) else claimed_of(row, None, run)
-                    for row, run in applied.leased
-                ]
-            )
+            self.worker.deliver([claimed_of(row, run) for row, run in applied.leased])
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
@@ -341,7 +335,7 @@ class Engine:
             if answers is None:  # unknown whether it was committed, where the database was lost
                 local.astray([row.token for row in leased if row.token is not None])
             runs = {run.id: run for run in start.runs}
-            local.deliver([claimed_of(row, runs[row.run_id], None) for row in mine])
+            local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
         if answers is None:
             return []
         performing = {row.run_id for row in mine}

@@ -130,7 +130,7 @@ def _opened(codec: Codec, graph: Compiled, run: NewRun, terms: Terms, *, methods
         if node.queue is not None and node.queue not in terms.declared:
             raise UnknownQueue(node.queue, terms.declared)
     course = Course(
-        graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run, None), methods=methods
+        graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods
     )
     advance = Advance(graph, course.facts(terms.now, held=False), course.values, _Empty())
     advance.begin(graph.roots)

@@ -190,7 +190,7 @@ def flush(frame: FrameCore) -> Routine[None]:
     if leased and frame.services.local is not None:
         held = [row for row in leased if row.state == ExecutionState.EXECUTING]
         frame.services.local.give_back(len(leased) - len(held))  # a pause came between
-        frame.services.local.deliver([claimed_of(row, runs.get(row.run_id), frame.claimed) for row in held])
+        frame.services.local.deliver([claimed_of(row, runs.get(row.run_id) or frame.claimed) for row in held])
 
 
 def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewExecution]:
@@ -209,9 +209,13 @@ def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewE
     return leased
 
 
-def claimed_of(row: NewExecution, run: NewRun | None, parent: Claimed | None) -> Claimed:
-    """A row that was leased when it was made, as a claim would return it."""
-    of = run if run is not None else None
+def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
+    """A row that was leased when it was made, as a claim would return it; `run` is its run, or another
+    execution of it."""
+    if isinstance(run, Claimed):
+        input, kind, queue, priority = run.run_input, run.run_kind, run.run_queue, run.run_priority
+    else:
+        input, kind, queue, priority = run.input, run.kind, run.queue, run.priority
     return Claimed(
         run_id=row.run_id,
         node=row.node,
@@ -227,21 +231,21 @@ def claimed_of(row: NewExecution, run: NewRun | None, parent: Claimed | None) ->
         failures=row.failures,
         input=row.input,
         topic=row.topic,
-        type=of.type if of else (parent.type if parent else ""),
-        run_input=of.input if of else (parent.run_input if parent else ""),
+        type=run.type,
+        run_input=input,
         run_state="ready",
-        parent=of.parent if of else (parent.parent if parent else None),
-        parent_key=of.parent_key if of else (parent.parent_key if parent else None),
-        deadline=of.deadline if of else (parent.deadline if parent else None),
-        forked_from=of.forked_from if of else (parent.forked_from if parent else None),
+        parent=run.parent,
+        parent_key=run.parent_key,
+        deadline=run.deadline,
+        forked_from=run.forked_from,
         started_at=row.started_at,
-        run_kind=of.kind if of else (parent.run_kind if parent else "function"),
-        run_queue=of.queue if of else (parent.run_queue if parent else ""),
-        run_priority=of.priority if of else (parent.run_priority if parent else 0),
-        hero_type=of.hero_type if of else (parent.hero_type if parent else None),
-        hero_id=of.hero_id if of else (parent.hero_id if parent else None),
-        signature=of.signature if of else (parent.signature if parent else None),
-        frozen_at=of.frozen_at if of else (parent.frozen_at if parent else None),
+        run_kind=kind,
+        run_queue=queue,
+        run_priority=priority,
+        hero_type=run.hero_type,
+        hero_id=run.hero_id,
+        signature=run.signature,
+        frozen_at=run.frozen_at,
     )
 
 
