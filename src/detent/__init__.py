@@ -23,6 +23,7 @@ from .durable import (
     step_guard,
     uuid,
 )
+from .engine.machines import InstanceView
 from .errors import (
     AlreadyRunning,
     CannotReattempt,
@@ -49,6 +50,7 @@ from .errors import (
 )
 from .functions import FunctionWorkflow, Handle, Step, step, workflow
 from .graphs import Graph, Template, template
+from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
 from .kernel.policies import ExceptionPolicy, Retry
 from .runtime.transactions import AsyncTransaction, Transaction
 from .workflows import Workflow, cancel_if, job_options, on_exception, task
@@ -76,6 +78,7 @@ __all__ = [
     "GraphInvalid",
     "GraphTampered",
     "Handle",
+    "InstanceView",
     "InvalidDecision",
     "InvalidInput",
     "InvalidState",
@@ -90,6 +93,8 @@ __all__ = [
     "RunConflict",
     "RunNotFound",
     "RunPaused",
+    "StateInfo",
+    "StateMachineView",
     "Step",
     "StepFailed",
     "StepNotDefined",
@@ -99,6 +104,7 @@ __all__ = [
     "TimerCancelled",
     "Transaction",
     "Transition",
+    "TransitionInfo",
     "UnreadableEvent",
     "Workflow",
     "aio",

@@ -24,9 +24,10 @@ from .context import Context, ask_database, current_frame, current_step, replayi
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
 from .durable import MISSING, needed_frame, span_of
-from .engine import Engine, Options, deciding, graphs
+from .engine import Engine, Options, deciding, graphs, machines
 from .engine.graphs import NodeState
 from .engine.letters import DeadLetter, DeadLetters
+from .engine.machines import InstanceView
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
@@ -35,6 +36,7 @@ from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
 from .kernel.drawing import to_dot, to_mermaid
+from .kernel.machine import StateMachineView
 from .kernel.model import Operation, RunEnd, RunRow, RunState, Start
 from .runtime.services import Threads
 from .workflows import Workflow
@@ -178,6 +180,26 @@ class AsyncApp:
     ) -> list[Recorded[E | TimerCancelled]]:
         """The events of an instance; see `App.events`."""
         return await _in_thread(lambda: self._sync.events(decider, instance, after=after, limit=limit))
+
+    async def machine(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        *,
+        source: str = machines.HISTORY,
+        limit: int | None = machines.INSTANCES,
+    ) -> StateMachineView:
+        """The state machine of a decider; see `App.machine`."""
+        return await _in_thread(lambda: self._sync.machine(decider, source=source, limit=limit))
+
+    async def instance(
+        self,
+        decider: type[Decider[S, Any, Any, Any]],
+        instance: str,
+        *,
+        history: int | None = machines.STEPS,
+    ) -> InstanceView[S]:
+        """An instance as it is now; see `App.instance`."""
+        return await _in_thread(lambda: self._sync.instance(decider, instance, history=history))
 
     @property
     def dead_letters(self) -> AsyncDeadLetters:

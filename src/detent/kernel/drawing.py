@@ -143,15 +143,15 @@ def to_dot(drawn: Iterable[Drawn], name: str) -> str:
     nodes = list(drawn)
     known = {node.id for node in nodes}
     shapes = {"when": "diamond", "spread": "box3d", "result": "oval"}
-    lines = [f"digraph {_quoted(name)} {{", "    rankdir=TB;", "    node [style=filled, fontcolor=white];"]
+    lines = [f"digraph {quoted(name)} {{", "    rankdir=TB;", "    node [style=filled, fontcolor=white];"]
     for node in nodes:
         shape = shapes.get(node.shape, "box")
         colour = _COLOURS[node.state]
         lines.append(
-            f'    {_quoted(node.id)} [label={_quoted(_label(node))}, shape={shape}, color="{colour}"];'
+            f'    {quoted(node.id)} [label={quoted(_label(node))}, shape={shape}, color="{colour}"];'
         )
     for node in nodes:
-        lines += [f"    {_quoted(needed)} -> {_quoted(node.id)};" for needed in node.needs if needed in known]
+        lines += [f"    {quoted(needed)} -> {quoted(node.id)};" for needed in node.needs if needed in known]
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -159,6 +159,7 @@ def _label(node: Drawn) -> str:
     return node.label if node.states is None else f"{node.label}\n{counted(node.states)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as DOT takes it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -39,6 +39,8 @@ class DeciderStatements:
     cancel_timers: str
     end_timers: str
     pending_timers: str
+    pending_effects: str
+    depth: str
     dead_letters: str
     count_dead: str
     set_outcome: str
@@ -149,6 +151,17 @@ SELECT t.node, t.topic, t.job, t.scheduled_for, t.attempt, t.state, t.failures, 
   FROM detent_executions t {d.by("PRIMARY")}
  WHERE t.run_id = :id AND t.kind = 'timer' AND t.state IN {ACTIVE}
  ORDER BY t.scheduled_for, t.node""",
+        # What is under way or was given up.  A new attempt has no error: that of the one before is shown.
+        pending_effects=f"""
+SELECT t.node, t.job, t.state, t.outcome, t.attempt, t.failures, t.scheduled_for,
+       COALESCE(t.error, (SELECT p.error FROM detent_executions p
+                           WHERE p.run_id = t.run_id AND p.node = t.node AND p.attempt = t.attempt - 1))
+  FROM detent_executions t {d.by("PRIMARY")}
+ WHERE t.run_id = :id AND t.kind = 'effect' AND (t.state IN {ACTIVE} OR t.outcome = 'dead_letter')
+ ORDER BY t.created_at, t.node""",
+        depth=f"""
+SELECT COUNT(*) FROM detent_inputs i {d.by("detent_inputs_pending")}
+ WHERE i.run_id = :id AND i.state = 'pending'""",
         dead_letters=f"""
 SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,
        e.finished_at, r.type
@@ -166,9 +179,14 @@ SELECT r.type, e.kind, COUNT(*)
         set_outcome="""
 UPDATE detent_executions SET outcome = :outcome
  WHERE run_id = :id AND node = :node AND attempt = :attempt AND outcome = 'dead_letter'""",
-        observed="""
-SELECT i.from_status, i.type, i.to_status, COUNT(*)
-  FROM detent_inputs i JOIN detent_runs r ON r.id = i.run_id
- WHERE r.type = :type AND i.from_status IS NOT NULL
+        # Of the newest instances; and whether some instance that it happened to is over now.
+        observed=f"""
+SELECT i.from_status, i.type, i.to_status, COUNT(*),
+       MAX(CASE WHEN x.state = 'finished' THEN 1 ELSE 0 END)
+  FROM (SELECT r.id, r.state FROM detent_runs r {d.by("detent_runs_type")}
+         WHERE r.type = :type AND r.kind = 'decider'
+         ORDER BY r.created_at DESC, r.id DESC LIMIT :limit) AS x
+  {d.join("detent_inputs", "i", "detent_inputs_id")} ON i.run_id = x.id
+ WHERE i.from_status IS NOT NULL
  GROUP BY i.from_status, i.type, i.to_status""",
     )

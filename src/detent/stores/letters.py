@@ -48,6 +48,29 @@ class TimerRow(msgspec.Struct, kw_only=True):
     input: str | None
 
 
+class EffectRow(msgspec.Struct, kw_only=True):
+    """An effect that is not carried out yet, or was given up."""
+
+    node: str
+    job: str
+    state: str
+    outcome: str | None
+    attempt: int
+    failures: int
+    scheduled_for: int | None
+    error: str | None
+
+
+class Observed(msgspec.Struct, kw_only=True):
+    """How often an input led from one status to another, as inputs are observed."""
+
+    source: str
+    input: str
+    target: str
+    count: int
+    ended: bool  # some instance that it happened to is over
+
+
 class InboxRow(msgspec.Struct, kw_only=True):
     """How much waits in the inboxes of a decider."""
 

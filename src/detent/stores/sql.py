@@ -398,6 +398,22 @@ class SqlStore:
         with self._reading() as tx:
             return rows_to(letters.TimerRow, tx.query(tx.sql.deciders.pending_timers, id=run_id))
 
+    def pending_effects(self, run_id: str) -> list[letters.EffectRow]:
+        """The effects of an instance that are not carried out, in the order of their decisions."""
+        with self._reading() as tx:
+            return rows_to(letters.EffectRow, tx.query(tx.sql.deciders.pending_effects, id=run_id))
+
+    def inbox_depth(self, run_id: str) -> int:
+        """How much waits in an instance's inbox."""
+        with self._reading() as tx:
+            return int(tx.query(tx.sql.deciders.depth, id=run_id)[0][0])
+
+    def observed(self, decider: str, *, limit: int) -> list[letters.Observed]:
+        """Which inputs led from which status to which, in the newest instances of a decider."""
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.deciders.observed, type=decider, limit=limit)
+        return rows_to(letters.Observed, rows)
+
     def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
         """What waits in an instance's inbox, in the order of arrival."""
         with self._reading() as tx:
