@@ -1,4 +1,4 @@
-"""The test kit: virtual time, an app in memory, crashes on purpose, recorded runs.
+"""The test kit: virtual time, an app in memory, crashes on purpose, recorded runs, deciders alone.
 
 def test_fulfil(detent_app):
     run = detent_app.start(fulfil, 42)
@@ -9,13 +9,21 @@ def test_fulfil(detent_app):
 from .apps import TestingApp
 from .clock import ManualClock
 from .crashes import WorkflowNotCrashSafe, crash_everywhere
+from .deciders import Story, given
+from .differences import DecidedOtherwise
+from .effects import EffectRecorder, record_effects
 from .replays import WorkflowDrifted, replay
 
 __all__ = [
+    "DecidedOtherwise",
+    "EffectRecorder",
     "ManualClock",
+    "Story",
     "TestingApp",
     "WorkflowDrifted",
     "WorkflowNotCrashSafe",
     "crash_everywhere",
+    "given",
+    "record_effects",
     "replay",
 ]

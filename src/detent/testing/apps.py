@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar, overload
 
 from ..app import App, Run, Starter
+from ..clock import span_micros
+from ..deciders import Decider, is_decider
 from ..engine import Engine, Options, Settings
 from ..engine.including import collect
-from ..errors import DetentError
+from ..errors import DetentError, UnknownDefinition
+from ..kernel.decide import DECIDER
 from ..kernel.model import RunState
 from ..stores.sql import SqlStore
 from .clock import ManualClock
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
+MOST_TIMERS = 10_000  # moments to which an instance's speedrun moves: its timers may go on for ever
+
+In = TypeVar("In")
+E = TypeVar("E")
+R = TypeVar("R")
 
 
 class TestingApp(App):
@@ -24,7 +33,8 @@ class TestingApp(App):
         app.speedrun(run)                # two days pass at once
         assert run.result() == "receipt"
 
-    `app.clock.advance(hours=1)` moves time by hand.
+    `app.advance(hours=1)` lets an hour pass with all that becomes due in it.  Deciders too need
+    not be included: `app.execute(Order, Create(id="o-1"))`, then `app.speedrun(Order, "o-1")`.
     """
 
     __test__ = False  # not a test, whatever pytest thinks of the name
@@ -44,24 +54,85 @@ class TestingApp(App):
 
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""
-        self.engine.registry.add(collect(definitions))
+        self.engine.registry.add(collect(one for one in definitions if not self._serves(one)))
+
+    def _serves(self, definition: Any) -> bool:
+        """Whether it is a decider's class that is served already, perhaps as an object with arguments."""
+        if not is_decider(definition):
+            return False
+        try:
+            self.engine.registry.decider(definition)
+        except UnknownDefinition:
+            return False
+        return True
 
     def options(self, **options: Any) -> Starter:
         """How the next run is started; the keywords are those of `App.options`."""
         return _Including(self, Options(**options))
 
-    def speedrun(self, run: Run[Any]) -> Run[Any]:
-        """Let time fly until the run is over, paused, or waits for what only the test can give."""
+    def execute(
+        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
+    ) -> list[E]:
+        """Give an input to its instance; see `App.execute`."""
+        self._include(decider)
+        return super().execute(decider, input, input_id=input_id)
+
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox; see `App.enqueue_input`."""
+        self._include(decider)
+        return super().enqueue_input(decider, input, input_id=input_id)
+
+    def _include(self, definition: Any) -> None:
+        if not isinstance(definition, str):
+            self.include(definition)
+
+    @overload
+    def speedrun(self, run: Run[R]) -> Run[R]: ...
+    @overload
+    def speedrun(self, run: type[Decider[Any, Any, Any, Any]], instance: str) -> Run[Any]: ...
+    def speedrun(self, run: Any, instance: str | None = None) -> Run[Any]:
+        """Let time fly until the run is over, paused, or waits for what only the test can give.
+
+        Takes a run, or a decider and its instance.
+        """
+        found: Run[Any] = run if instance is None else self._run_of(run, instance)
+        moves = 0
         while True:
             self.settle_down()
-            run.refresh()
-            if run.row.state != RunState.READY:
-                return run
+            found.refresh()
+            if found.row.state != RunState.READY:
+                return found
             due = self.engine.store.next_due()
             if due is None:
-                return run
-            self.clock.move_to(due)
-            self.poke()
+                return found
+            moves += 1
+            if found.row.kind == DECIDER and moves > MOST_TIMERS:
+                raise DetentError(
+                    f"{found.id} sets one timer after the other, {moves} by now, and is never over: "
+                    f"use app.advance(hours=1)"
+                )
+            self._move(due)
+
+    def _run_of(self, decider: Any, instance: str) -> Run[Any]:
+        return self.run(self.engine.registry.decider(decider).run_id(instance))
+
+    def advance(self, span: timedelta | float = 0, **parts: float) -> None:
+        """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
+        goal = self.clock.now() + span_micros(span) + span_micros(timedelta(**parts))
+        self.settle_down()
+        due = self.engine.store.next_due()
+        while due is not None and self.clock.now() < due <= goal:
+            self._move(due)
+            self.settle_down()
+            due = self.engine.store.next_due()
+        self._move(goal)
+        self.settle_down()
+
+    def _move(self, moment: int) -> None:
+        self.clock.move_to(moment)
+        self.poke()
 
     def settle_down(self) -> None:
         """Wait until nothing runs that does not wait for time or for others."""
@@ -86,13 +157,9 @@ class _Including(Starter):
     _app: TestingApp
 
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
-        self._include(definition)
+        self._app._include(definition)
         return super().start(definition, *args, **kwargs)
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        self._include(definition)
+        self._app._include(definition)
         return super().start_many(definition, calls)
-
-    def _include(self, definition: Any) -> None:
-        if not isinstance(definition, str):
-            self._app.include(definition)

@@ -1,0 +1,296 @@
+"""given, when, then: what a decider decides, without a database and without a clock.
+
+    given(Order, [Created(email="a@b")]).when(Pay(id="o-1", amount=5)).then(
+        events=[Paid(amount=5)], cancels=["payment"]
+    )
+
+Events, inputs and effects go through the codec on their way, as they do in the engine: what
+cannot be stored fails here too, and `evolve` sees what it would see after a replay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from ..clock import from_micros, to_micros
+from ..deciders import Decider, plan_decider
+from ..decisions import TIMER_CANCELLED, Timer, TimerCancelled
+from ..errors import DefinitionError, DetentError
+from ..kernel.decide import Alarm, EventRow, Given, Turn
+from ..runtime.minds import DeciderMind
+from ..serialization import Codec
+from .differences import Aspect, DecidedOtherwise, report, same
+
+State = TypeVar("State")
+Input = TypeVar("Input")
+Event = TypeVar("Event")
+Effect = TypeVar("Effect")
+
+MOMENT = datetime(2030, 1, 1, tzinfo=UTC)  # `now`, unless a test says otherwise
+INSTANCE = "given"
+
+
+class _Unsaid:
+    """An expectation that was not given; None may be one."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNSAID: Any = _Unsaid()
+
+
+class _Said(str):
+    """A description instead of a value."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of the last input."""
+
+    input: Any
+    before: Any
+    turn: Turn | None = None  # None: it was ignored, or refused
+    error: Exception | None = None
+
+
+def given(
+    decider: type[Decider[State, Input, Event, Effect]] | Decider[State, Input, Event, Effect],
+    events: Sequence[Any] = (),  # a list of several classes is nothing that a type checker can infer from
+) -> Story[State, Input, Event, Effect]:
+    """An instance to which these events have happened.
+
+    Takes the class of a decider, or an object where it needs arguments.
+    """
+    plan = plan_decider(decider)
+    if plan is None:
+        raise DefinitionError(f"given takes a decider, its class or an object, not {decider!r}")
+    mind = DeciderMind(plan, Codec(), "default")
+    rows = [_row(mind, event, number) for number, event in enumerate(events, start=1)]
+    mind.fold(mind.initial(), rows)  # raises now what is wrong with them
+    return Story(mind, tuple(rows), MOMENT, None)
+
+
+def _row(mind: DeciderMind, event: Any, number: int) -> EventRow:
+    codec, plan = Codec(), mind.plan
+    known = {**plan.events, TIMER_CANCELLED: TimerCancelled}
+    name = plan.kind(known, event, "event")
+    text = codec.encode(event, f"event {name} of decider {mind.name!r}")
+    return _stored(mind, name, text, plan.version(name), number)
+
+
+def _stored(mind: DeciderMind, name: str, text: str, version: int, number: int) -> EventRow:
+    return EventRow(
+        run_id=mind.plan.run_id(INSTANCE),
+        sequence=number,
+        position=number,
+        decider=mind.name,
+        type=name,
+        version=version,
+        data=text,
+        cause="given",
+        turn="given",
+        happened_at=0,
+    )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Story(Generic[State, Input, Event, Effect]):
+    """What happened to an instance so far.  A story is a value: each method returns another one."""
+
+    _mind: DeciderMind
+    _rows: tuple[EventRow, ...]
+    _now: datetime
+    _last: _Outcome | None
+
+    def __repr__(self) -> str:
+        return f"<story: {self._told()}>"
+
+    def at(self, moment: datetime) -> Story[State, Input, Event, Effect]:
+        """The `now` of the inputs that follow."""
+        return replace(self, _now=from_micros(to_micros(moment)))  # in UTC, as `decide` is given it
+
+    def when(self, input: Input) -> Story[State, Input, Event, Effect]:
+        """And then this input comes."""
+        __tracebackhide__ = True
+        if self._last is not None and self._last.error is not None:
+            raise self._last.error
+        state = self.state
+        try:
+            known, turn = self._decided(state, input)
+        except Exception as error:
+            return replace(self, _last=_Outcome(input, self.state, error=error))
+        rows = self._rows
+        if turn is not None:
+            rows += tuple(
+                _stored(self._mind, event.type, event.data, event.version, number)
+                for number, event in enumerate(turn.events, start=len(rows) + 1)
+            )
+        return replace(self, _rows=rows, _last=_Outcome(known, self.state, turn))
+
+    def _decided(self, state: Any, input: Any) -> tuple[Any, Turn | None]:
+        mind = self._mind
+        name = mind.plan.input_name(input)
+        known = mind.input_of(name, mind.encode_input(input))
+        mind.plan.instance(known)
+        if mind.terminal(state):
+            return known, None
+        turn = mind.decide(state, Given(input=known, type=name, turn="when"), to_micros(self._now))
+        after = mind.evolved(state, turn)
+        mind.terminal(after)
+        if mind.observe:
+            mind.status(after)
+        for effect in turn.effects:
+            mind.effect_of(effect.type, effect.data)
+        for alarm in turn.timers:
+            mind.input_of(alarm.type, alarm.data)
+        return known, turn
+
+    # What came of it
+
+    @property
+    def state(self) -> State:
+        """The state after all that."""
+        state: State = self._mind.fold(self._mind.initial(), self._rows)
+        return state
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the instance is over."""
+        return self._mind.terminal(self.state)
+
+    @property
+    def events(self) -> list[Event]:
+        """The events that the last input led to."""
+        turn = self._turn("events")
+        return [] if turn is None else list(turn.seen)
+
+    @property
+    def effects(self) -> list[Effect]:
+        """The effects of the last decision."""
+        turn = self._turn("effects")
+        return [self._mind.effect_of(one.type, one.data) for one in (() if turn is None else turn.effects)]
+
+    @property
+    def timers(self) -> list[Timer]:
+        """The timers of the last decision; of those that share a key the last one, as in the engine."""
+        turn = self._turn("timers")
+        alarms: dict[Any, Alarm] = {}
+        for number, alarm in enumerate(() if turn is None else turn.timers):
+            alarms[number if alarm.key is None else alarm.key] = alarm
+        read = self._mind.input_of
+        return [self._timer(read(one.type, one.data), one.due, one.key) for one in alarms.values()]
+
+    @property
+    def cancels(self) -> list[str]:
+        """The keys of the timers that the last decision cancels, each once."""
+        turn = self._turn("cancels")
+        return [] if turn is None else list(dict.fromkeys(turn.cancels))
+
+    def _timer(self, input: Any, due: int, key: str | None) -> Timer:
+        """A timer as the story writes it: `after`, unless it was due before the decision."""
+        at = from_micros(due)
+        return Timer(input, at=at, key=key) if at < self._now else Timer(input, after=at - self._now, key=key)
+
+    def _turn(self, what: str) -> Turn | None:
+        if self._last is None:
+            raise DetentError(
+                f"there are no {what} to look at: nothing was decided, write .when(input) before"
+            )
+        if self._last.error is not None:
+            raise self._last.error
+        return self._last.turn
+
+    # What was expected
+
+    def then(
+        self,
+        *,
+        events: Sequence[Event] = UNSAID,
+        effects: Sequence[Effect] = UNSAID,
+        timers: Sequence[Timer] = UNSAID,
+        cancels: Sequence[str] = UNSAID,
+        state: State | type | Callable[[State], object] = UNSAID,
+        terminal: bool = UNSAID,
+    ) -> Story[State, Input, Event, Effect]:
+        """What the last input must have led to; what is not given is not looked at.
+
+        `state` is a value, a class, or a function that says whether a state is right.  A timer is
+        the same whether it is written with `after` or with `at`.
+        """
+        __tracebackhide__ = True
+        if self._last is not None and self._last.error is not None:
+            raise self._last.error
+        aspects = []
+        if events is not UNSAID:
+            aspects.append(Aspect("events", self._known(events), self.events))
+        if effects is not UNSAID:
+            aspects.append(Aspect("effects", self._known(effects), self.effects))
+        if timers is not UNSAID:
+            aspects.append(Aspect("timers", [self._written(timer) for timer in timers], self.timers))
+        if cancels is not UNSAID:
+            aspects.append(Aspect("cancels", sorted(set(cancels)), sorted(self.cancels)))
+        if state is not UNSAID:
+            aspects += self._state_aspects(state)
+        if terminal is not UNSAID:
+            aspects.append(Aspect("terminal", [terminal], [self.terminal]))
+        self._check(aspects)
+        return self
+
+    def then_raises(self, error: type[Exception], *, match: str | None = None) -> None:
+        """The last input must have been refused like this; `match` is looked for in the message."""
+        __tracebackhide__ = True
+        found = None if self._last is None else self._last.error
+        if found is None:
+            came = "" if self._last is None else f", and these events came: {self.events}"
+            raise DecidedOtherwise(f"{self._told()}\n{error.__name__} was expected{came}")
+        if not isinstance(found, error):
+            raise found
+        if match is not None and re.search(match, str(found)) is None:
+            raised = f"{type(found).__name__} was raised, and does not match {match!r}"
+            raise DecidedOtherwise(f"{self._told()}\n{raised}:\n  {found}") from found
+
+    def _known(self, expected: Sequence[Any]) -> list[Any]:
+        """Expected values as they would be read back; what the decider does not know stays as it is."""
+        plan, codec = self._mind.plan, Codec()
+        names = {type(value): plan.names.get(type(value)) for value in expected}
+        return [
+            value
+            if names[type(value)] is None
+            else codec.decode(codec.encode(value, "what is expected"), type(value), "what is expected")
+            for value in expected
+        ]
+
+    def _written(self, timer: Timer) -> Timer:
+        [input] = self._known([timer.input])
+        return self._timer(input, timer.due(to_micros(self._now)), timer.key)
+
+    def _state_aspects(self, expected: Any) -> list[Aspect]:
+        actual = self.state
+        if isinstance(expected, type):
+            right = isinstance(actual, expected)
+            return [] if right else [Aspect("state", [_Said(expected.__name__)], [actual])]
+        if callable(expected) and type(expected) is not type(actual):
+            name = getattr(expected, "__name__", repr(expected))
+            return [] if expected(actual) else [Aspect("state", [_Said(f"one that fits {name}")], [actual])]
+        return [Aspect("state", [expected], [actual])]
+
+    def _check(self, aspects: Sequence[Aspect]) -> None:
+        __tracebackhide__ = True
+        wrong = [aspect for aspect in aspects if not same(aspect)]
+        if wrong:
+            raise DecidedOtherwise(report(self._told(), wrong))
+
+    def _told(self) -> str:
+        if self._last is None:
+            return f"decider {self._mind.name!r} is in state {self.state!r}"
+        before, input = self._last.before, self._last.input
+        over = ", which is over," if self._mind.terminal(before) else ""
+        return f"decider {self._mind.name!r} in state {before!r}{over} was given {input!r}"
