@@ -24,10 +24,10 @@ from .context import Context, ask_database, current_frame, current_step, replayi
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
 from .durable import MISSING, needed_frame, span_of
-from .engine import Engine, Options, deciding, graphs, machines
+from .engine import Engine, Options, deciding, graphs
 from .engine.graphs import NodeState
-from .engine.letters import DeadLetter, DeadLetters
-from .engine.machines import InstanceView
+from .engine.letters import Backlog, DeadLetter, DeadLetters
+from .engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
@@ -183,25 +183,10 @@ class AsyncApp:
         """The events of an instance; see `App.events`."""
         return await _in_thread(lambda: self._sync.events(decider, instance, after=after, limit=limit))
 
-    async def machine(
-        self,
-        decider: type[Decider[Any, Any, Any, Any]] | str,
-        *,
-        source: str = machines.HISTORY,
-        limit: int | None = machines.INSTANCES,
-    ) -> StateMachineView:
-        """The state machine of a decider; see `App.machine`."""
-        return await _in_thread(lambda: self._sync.machine(decider, source=source, limit=limit))
-
-    async def instance(
-        self,
-        decider: type[Decider[S, Any, Any, Any]],
-        instance: str,
-        *,
-        history: int | None = machines.STEPS,
-    ) -> InstanceView[S]:
-        """An instance as it is now; see `App.instance`."""
-        return await _in_thread(lambda: self._sync.instance(decider, instance, history=history))
+    @property
+    def deciders(self) -> AsyncDeciders:
+        """Looks at deciders; see `App.deciders`."""
+        return AsyncDeciders(self._sync.deciders)
 
     @property
     def dead_letters(self) -> AsyncDeadLetters:
@@ -247,6 +232,30 @@ class AsyncApp:
             rows = await _in_thread(lambda: self.engine.started(start, answers))
         created = {answer.id for answer in answers if answer.created}
         return [AsyncRun(self, row, fresh=row.id in created) for row in rows]
+
+
+class AsyncDeciders:
+    """`app.deciders`: looks at deciders; see `App.deciders`."""
+
+    def __init__(self, deciders: Deciders) -> None:
+        self._deciders = deciders
+
+    async def machine(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        *,
+        source: str = HISTORY,
+        limit: int | None = INSTANCES,
+    ) -> StateMachineView:
+        return await _in_thread(lambda: self._deciders.machine(decider, source=source, limit=limit))
+
+    async def instance(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
+    ) -> InstanceView[S]:
+        return await _in_thread(lambda: self._deciders.instance(decider, instance, history=history))
+
+    async def inboxes(self) -> list[Backlog]:
+        return await _in_thread(self._deciders.inboxes)
 
 
 class AsyncDeadLetters:

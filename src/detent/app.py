@@ -12,11 +12,11 @@ from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
-from .engine import Engine, Options, Settings, deciding, graphs, machines
+from .engine import Engine, Options, Settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.letters import DeadLetters
-from .engine.machines import InstanceView
+from .engine.machines import Deciders
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
@@ -25,7 +25,6 @@ from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
 from .kernel.drawing import to_dot, to_mermaid
-from .kernel.machine import StateMachineView
 from .kernel.model import RunEnd, RunRow, RunState, Start
 from .workflows import Workflow
 
@@ -214,29 +213,10 @@ class App:
         """The events of an instance behind number `after`, in order."""
         return deciding.recorded_events(self.engine, decider, instance, after, limit)
 
-    def machine(
-        self,
-        decider: type[Decider[Any, Any, Any, Any]] | str,
-        *,
-        source: str = machines.HISTORY,
-        limit: int | None = machines.INSTANCES,
-    ) -> StateMachineView:
-        """The state machine of a decider: what it declares, beside what was seen of it.
-
-        Seen in the newest `limit` instances: by folding their events, or (`source="observations"`)
-        as it was noted when the inputs came, which needs `observe = True` and costs one query.
-        """
-        return machines.machine(self.engine, decider, source, limit)
-
-    def instance(
-        self,
-        decider: type[Decider[S, Any, Any, Any]],
-        instance: str,
-        *,
-        history: int | None = machines.STEPS,
-    ) -> InstanceView[S]:
-        """An instance with its state, what it waits for, and its newest decisions (at most `history`)."""
-        return machines.instance_view(self.engine, decider, instance, history)
+    @property
+    def deciders(self) -> Deciders:
+        """Looks at deciders: `app.deciders.machine(Order)`, `.instance(Order, "o-1")`, `.inboxes()`."""
+        return Deciders(self.engine)
 
     @property
     def dead_letters(self) -> DeadLetters:

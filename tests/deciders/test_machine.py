@@ -44,7 +44,7 @@ EXPECTED: Counts = {
 @pytest.mark.parametrize("source", ["history", "observations"])
 def test_what_happened_is_laid_over_what_is_declared(testing: TestingApp, source: str) -> None:
     lived_through(testing)
-    view = testing.machine(Order, source=source)
+    view = testing.deciders.machine(Order, source=source)
     assert counts(view) == EXPECTED
     assert [edge.key for edge in view.undeclared] == [("created", "Ship", "created")]
     assert view.unseen == ()
@@ -54,7 +54,7 @@ def test_what_happened_is_laid_over_what_is_declared(testing: TestingApp, source
 @pytest.mark.parametrize("source", ["history", "observations"])
 def test_beginnings_and_ends_are_known(testing: TestingApp, source: str) -> None:
     lived_through(testing)
-    states = testing.machine(Order, source=source).states
+    states = testing.deciders.machine(Order, source=source).states
     assert [state.status for state in states if state.initial] == ["new"]
     assert {state.status for state in states if state.terminal} == {"shipped", "timed out"}
 
@@ -62,7 +62,7 @@ def test_beginnings_and_ends_are_known(testing: TestingApp, source: str) -> None
 @pytest.mark.parametrize("source", ["history", "observations"])
 def test_a_decider_without_instances_shows_what_it_declares(testing: TestingApp, source: str) -> None:
     testing.include(Order)
-    view = testing.machine(Order, source=source)
+    view = testing.deciders.machine(Order, source=source)
     assert view.unseen == view.declared
     assert {state.status for state in view.states if state.terminal} == {"shipped", "timed out"}
 
@@ -76,8 +76,8 @@ def test_only_the_newest_instances_are_looked_at_where_a_limit_is_given(
     testing.clock.advance(seconds=1)
     testing.execute(Order, Create("newer"))
     testing.settle_down()
-    assert ("created", "Pay", "paid") not in counts(testing.machine(Order, source=source, limit=1))
-    assert ("created", "Pay", "paid") in counts(testing.machine(Order, source=source, limit=None))
+    assert ("created", "Pay", "paid") not in counts(testing.deciders.machine(Order, source=source, limit=1))
+    assert ("created", "Pay", "paid") in counts(testing.deciders.machine(Order, source=source, limit=None))
 
 
 def test_inputs_that_went_through_an_inbox_are_observed(testing: TestingApp) -> None:
@@ -86,8 +86,8 @@ def test_inputs_that_went_through_an_inbox_are_observed(testing: TestingApp) -> 
     testing.enqueue_input(Order, Pay("o-1", 5))
     testing.settle_down()
     expected = {("new", "Create", "created"): 1, ("created", "Pay", "paid"): 1}
-    assert counts(testing.machine(Order, source="observations")) == expected
-    assert counts(testing.machine(Order)) == expected
+    assert counts(testing.deciders.machine(Order, source="observations")) == expected
+    assert counts(testing.deciders.machine(Order)) == expected
 
 
 def test_instances_of_another_decider_do_not_count(testing: TestingApp) -> None:
@@ -97,7 +97,7 @@ def test_instances_of_another_decider_do_not_count(testing: TestingApp) -> None:
     lived_through(testing)
     testing.execute(Other, Create("o-1"))
     for source in ("history", "observations"):
-        assert counts(testing.machine(Order, source=source)) == EXPECTED
+        assert counts(testing.deciders.machine(Order, source=source)) == EXPECTED
 
 
 def test_histories_longer_than_a_page_are_read_page_by_page(
@@ -105,8 +105,12 @@ def test_histories_longer_than_a_page_are_read_page_by_page(
 ) -> None:
     monkeypatch.setattr("detent.engine.machines.PAGE", 2)  # a decision of two events lies across pages
     lived_through(testing)
-    assert counts(testing.machine(Order)) == EXPECTED
-    assert [past.cause for past in testing.instance(Order, "shipped").history] == ["Create", "Pay", "Ship"]
+    assert counts(testing.deciders.machine(Order)) == EXPECTED
+    assert [past.cause for past in testing.deciders.instance(Order, "shipped").history] == [
+        "Create",
+        "Pay",
+        "Ship",
+    ]
 
 
 def test_an_instance_that_cannot_be_read_is_named_and_the_others_count(testing: TestingApp) -> None:
@@ -119,7 +123,7 @@ def test_an_instance_that_cannot_be_read_is_named_and_the_others_count(testing: 
             return super().evolve(state, event)
 
     testing.include(Forgetful)
-    view = testing.machine(Forgetful)
+    view = testing.deciders.machine(Forgetful)
     assert list(view.unreadable) == ["shipped"]
     assert ("created", "Pay", "paid") not in counts(view)
     assert counts(view)["created", "PaymentTimeout", "timed out"] == 1
@@ -133,19 +137,19 @@ def test_statuses_are_told_apart_by_every_letter(testing: TestingApp) -> None:
     testing.execute(Shouting, Create("o-1"))
     testing.execute(Shouting, Pay("o-1", 5))
     testing.execute(Shouting, MailSent("o-1"))
-    assert ("PAID", "MailSent", "PAID") in counts(testing.machine(Shouting, source="observations"))
+    assert ("PAID", "MailSent", "PAID") in counts(testing.deciders.machine(Shouting, source="observations"))
 
 
 @pytest.mark.parametrize("wrong", [{"source": "rumour"}, {"limit": 0}, {"limit": True}])
 def test_a_view_that_makes_no_sense_is_refused(detent_app: TestingApp, wrong: Any) -> None:
     detent_app.include(Order)
     with pytest.raises(ConfigurationError):
-        detent_app.machine(Order, **wrong)
+        detent_app.deciders.machine(Order, **wrong)
 
 
 def test_a_view_is_asked_for_by_name_as_well(testing: TestingApp) -> None:
     lived_through(testing)
-    assert testing.machine("order").to_mermaid() == testing.machine(Order).to_mermaid()
+    assert testing.deciders.machine("order").to_mermaid() == testing.deciders.machine(Order).to_mermaid()
 
 
 # -- One instance ------------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ def test_an_instance_shows_its_state_and_what_it_waits_for(testing: TestingApp) 
     begun = testing.clock()
     testing.execute(Order, Create("o-1"))
     testing.settle_down()
-    view = testing.instance(Order, "o-1")
+    view = testing.deciders.instance(Order, "o-1")
     assert (view.decider, view.instance, view.run_id, view.run_state) == (
         "order",
         "o-1",
@@ -173,7 +177,7 @@ def test_an_instance_shows_its_state_and_what_it_waits_for(testing: TestingApp) 
 
 def test_an_instance_shows_how_it_came_there(testing: TestingApp) -> None:
     lived_through(testing)
-    view = testing.instance(Order, "shipped")
+    view = testing.deciders.instance(Order, "shipped")
     assert [(past.sequence, past.cause, past.from_status, past.to_status) for past in view.history] == [
         (1, "Create", "new", "created"),
         (2, "Pay", "created", "paid"),
@@ -186,17 +190,17 @@ def test_an_instance_shows_how_it_came_there(testing: TestingApp) -> None:
 
 def test_of_a_long_history_the_newest_decisions_are_kept(testing: TestingApp) -> None:
     lived_through(testing)
-    view = testing.instance(Order, "shipped", history=1)
+    view = testing.deciders.instance(Order, "shipped", history=1)
     assert [past.cause for past in view.history] == ["Ship"]
     assert view.status == "shipped"
-    assert testing.instance(Order, "shipped", history=0).history == ()
+    assert testing.deciders.instance(Order, "shipped", history=0).history == ()
 
 
 def test_an_effect_that_is_tried_again_shows_why(testing: TestingApp) -> None:
     record_effects(testing, Order, {SendEmail: ConnectionError("down")})
     testing.execute(Order, Create("o-1"))
     testing.settle_down()
-    [effect] = testing.instance(Order, "o-1").effects
+    [effect] = testing.deciders.instance(Order, "o-1").effects
     assert (effect.type, effect.state, effect.attempt) == ("SendEmail", "timer", 2)
     assert effect.error is not None
     assert effect.error.message == "down"
@@ -206,7 +210,7 @@ def test_an_effect_that_was_given_up_is_shown_as_a_dead_letter(testing: TestingA
     record_effects(testing, Order, {SendEmail: detent.PermanentError("no such address")})
     testing.execute(Order, Create("o-1"))
     testing.settle_down()
-    [effect] = testing.instance(Order, "o-1").effects
+    [effect] = testing.deciders.instance(Order, "o-1").effects
     assert (effect.state, effect.attempt) == ("dead_letter", 1)
     assert effect.error is not None
     assert effect.error.message == "no such address"
@@ -217,21 +221,21 @@ def test_what_waits_in_the_inbox_is_counted(testing: TestingApp) -> None:
     testing.run("order:o-1").pause()
     for amount in (1, 2):
         testing.enqueue_input(Order, Pay("o-1", amount))
-    view = testing.instance(Order, "o-1")
+    view = testing.deciders.instance(Order, "o-1")
     assert (view.inbox, view.run_state) == (2, "paused")
 
 
 def test_an_instance_that_never_was_is_not_found(testing: TestingApp) -> None:
     testing.include(Order)
     with pytest.raises(RunNotFound):
-        testing.instance(Order, "o-1")
+        testing.deciders.instance(Order, "o-1")
 
 
 def test_a_run_that_only_looks_like_an_instance_is_refused(testing: TestingApp) -> None:
     testing.include(Order)
     testing.options(id="order:o-1").start(idle)
     with pytest.raises(InvalidState):
-        testing.instance(Order, "o-1")
+        testing.deciders.instance(Order, "o-1")
 
 
 @detent.workflow
@@ -242,7 +246,9 @@ def test_both_views_can_be_awaited(url: str) -> None:
     async def look() -> tuple[detent.StateMachineView, detent.InstanceView[State]]:
         async with AsyncApp(url, include=[Order]) as app:
             await app.execute(Order, Create("o-1"))
-            return await app.machine(Order, source="observations"), await app.instance(Order, "o-1")
+            return await app.deciders.machine(Order, source="observations"), await app.deciders.instance(
+                Order, "o-1"
+            )
 
     view, instance = asyncio.run(look())
     assert ("new", "Create", "created") in counts(view)

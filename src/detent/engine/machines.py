@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ..clock import from_micros
 from ..context import ask_database
-from ..deciders import DeciderPlan, instance_of
+from ..deciders import Decider, DeciderPlan, instance_of
 from ..errors import ConfigurationError, InvalidState
 from ..kernel.decide import DECIDER, EventRow
 from ..kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
@@ -21,13 +21,14 @@ from ..runtime.minds import DeciderMind
 from ..stores.letters import EffectRow, TimerRow
 from .core import Engine
 from .deciding import Asked
+from .letters import Backlog, backlogs
 from .queries import Walk
 from .views import shown_state
 
 HISTORY = "history"
 OBSERVATIONS = "observations"
 INSTANCES = 1_000  # that a view is made from, unless another number is asked for
-STEPS = 1_000  # of an instance's history that are kept, unless another number is asked for
+DECISIONS = 1_000  # of an instance's history that are kept, unless another number is asked for
 PAGE = 2_000  # events that are held at a time
 EVERY = 2**31 - 1
 
@@ -223,3 +224,34 @@ def _past(step: HistoryStep) -> PastDecision:
         events=step.events,
         at=from_micros(step.happened_at),
     )
+
+
+class Deciders:
+    """`app.deciders`: looks at deciders and their instances."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def machine(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        *,
+        source: str = HISTORY,
+        limit: int | None = INSTANCES,
+    ) -> StateMachineView:
+        """The state machine of a decider: what it declares, beside what was seen of it.
+
+        Seen in the newest `limit` instances: by folding their events, or (`source="observations"`)
+        as it was noted when the inputs came, which needs `observe = True` and costs one query.
+        """
+        return machine(self._engine, decider, source, limit)
+
+    def instance(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
+    ) -> InstanceView[S]:
+        """An instance with its state, what it waits for, and its newest decisions (at most `history`)."""
+        return instance_view(self._engine, decider, instance, history)
+
+    def inboxes(self) -> list[Backlog]:
+        """The inboxes in which something waits, one line for each decider."""
+        return backlogs(self._engine)

@@ -123,7 +123,7 @@ class Sightings:
 class StateMachineView:
     """A decider's state machine: the transitions that it declares, and those that were seen.
 
-        view = app.machine(Order)
+        view = app.deciders.machine(Order)
         view.undeclared          # happened, and is not declared
         view.unseen              # is declared, and never happened
         print(view.to_mermaid())
