@@ -35,7 +35,7 @@ from ..kernel.decide import (
     instance_run,
 )
 from ..kernel.model import ExecutionState, NewExecution, NewRun, Operation, RunEnd, RunState
-from ..kernel.settle import Outcome
+from ..kernel.settle import TIMER, Outcome
 from .base import Tx, batch, rows_to, write
 from .changes import Changes, end_run
 from .locks import Locked, lock_runs
@@ -332,7 +332,12 @@ class Deciding:
     def finish(self) -> None:
         """Plan the rows of all turns."""
         pending = self._pending_timers()
-        scheduled: dict[Key, NewExecution] = {}  # in this batch
+        # In this batch; at first the next attempts at timers that have failed in it.
+        scheduled: dict[Key, NewExecution] = {
+            (row.run_id, row.topic): row
+            for row in self._changes.executions
+            if row.kind == TIMER and row.topic is not None
+        }
         for planned in self._planned:
             instance, run = planned.instance, planned.instance.run.id
             waiting = (
