@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from datetime import timedelta
 from typing import Any
 
 from ..clock import span_micros
 from ..context import Abandoned, Canceled, Routine, RunInfo, Suspended
 from ..deciders import TIMERS, EffectContext, instance_of
-from ..errors import InvalidInput, PayloadError, PermanentError
+from ..errors import PayloadError, PermanentError
 from ..kernel.decide import Decide, Decided, Given, InputRow
 from ..kernel.model import Claimed, Park, Settle, Settled, Verdict
 from ..kernel.policies import Retry
@@ -89,17 +90,15 @@ class Letter(Work):
     def _failure(self, error: Exception) -> Ending:
         """Once more, later; or given up, until somebody replays it."""
         stored, failures = encode_error(error), self.claimed.failures + 1
-        wait = None
-        if not self._permanent(error):
-            wait = self.retry.wait_after(failures, error)
+        wait = self._wait(failures, error)
         if wait is None:
             return Ending(outcome=Outcome.DEAD_LETTER, now=self._now(), error=stored)
         pause = jittered(span_micros(wait), self.retry.jitter)
         return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
 
-    def _permanent(self, error: Exception) -> bool:
-        """Whether trying again is of no use."""
-        return isinstance(error, PermanentError | PayloadError)
+    def _wait(self, failures: int, error: Exception) -> timedelta | None:
+        """How long until the next attempt; None where trying again is of no use."""
+        return None if isinstance(error, PermanentError) else self.retry.wait_after(failures, error)
 
     def _report(self, error: Exception) -> None:
         """To the log and the app's own hook, after it is durable."""
@@ -194,9 +193,9 @@ class InboxLetter(Letter):
     def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind) -> None:
         super().__init__(services, claimed, mind, INBOX)
 
-    def _permanent(self, error: Exception) -> bool:
-        # An input of a kind that we do not know may be known to the next worker, in a rolling deploy.
-        return super()._permanent(error) and not isinstance(error, InvalidInput)
+    def _wait(self, failures: int, error: Exception) -> timedelta | None:
+        # What we cannot read the next worker may know, in a rolling deploy: it is tried like all else.
+        return self.retry.wait_after(failures, Exception())
 
     def _perform(self) -> Routine[None]:
         more = True
