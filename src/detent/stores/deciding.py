@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..errors import InvalidState, RunConflict
 from ..kernel.decide import (
     DECIDER,
@@ -443,8 +445,8 @@ class Deciding:
 
 
 def _ignored(row: NewInput, now: int) -> NewInput:
-    row.state, row.handled_at = InputState.IGNORED, now
-    return row
+    # A new row, for the same operation is asked again when its transaction has to be repeated.
+    return replace(row, state=InputState.IGNORED, handled_at=now)
 
 
 def decided_already(tx: Tx, op: Decide | Enqueue) -> Decided | Enqueued | None:
