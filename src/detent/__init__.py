@@ -52,7 +52,9 @@ from .functions import FunctionWorkflow, Handle, Step, step, workflow
 from .graphs import Graph, Template, template
 from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
 from .kernel.policies import ExceptionPolicy, Retry
+from .projections import Projection
 from .runtime.transactions import AsyncTransaction, Transaction
+from .runtime.views import AsyncView, View
 from .workflows import Workflow, cancel_if, job_options, on_exception, task
 
 __version__ = "0.1.0"
@@ -64,6 +66,7 @@ __all__ = [
     "AsyncApp",
     "AsyncRun",
     "AsyncTransaction",
+    "AsyncView",
     "CannotReattempt",
     "Context",
     "DeadlineExceeded",
@@ -84,6 +87,7 @@ __all__ = [
     "InvalidState",
     "MissingJob",
     "PermanentError",
+    "Projection",
     "ReceiveTimeout",
     "Recorded",
     "ResultTimeout",
@@ -106,6 +110,7 @@ __all__ = [
     "Transition",
     "TransitionInfo",
     "UnreadableEvent",
+    "View",
     "Workflow",
     "aio",
     "cancel_if",

@@ -28,6 +28,7 @@ from .engine import Engine, Options, deciding, graphs
 from .engine.graphs import NodeState
 from .engine.letters import Backlog, DeadLetter, DeadLetters
 from .engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
+from .engine.projecting import AsyncProjections
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import LoopTx, async_execute, join
@@ -192,6 +193,11 @@ class AsyncApp:
     def dead_letters(self) -> AsyncDeadLetters:
         """What deciders have given up; see `App.dead_letters`."""
         return AsyncDeadLetters(self._sync.dead_letters)
+
+    @property
+    def projections(self) -> AsyncProjections:
+        """Read models of events; see `App.projections`."""
+        return AsyncProjections(self.engine)
 
     def within(self, connection: Any) -> AsyncWithin:
         """Start runs inside your own transaction: they exist if and only if it commits.

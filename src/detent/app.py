@@ -17,6 +17,7 @@ from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.letters import DeadLetters
 from .engine.machines import Deciders
+from .engine.projecting import Projections
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
@@ -222,6 +223,11 @@ class App:
     def dead_letters(self) -> DeadLetters:
         """What deciders have given up: `app.dead_letters(Order)`, `.count()`, `.replay(letter)`."""
         return DeadLetters(self.engine)
+
+    @property
+    def projections(self) -> Projections:
+        """Read models of events: `app.projections.view(Totals)`, `.status()`, `.wait(Totals)`."""
+        return Projections(self.engine)
 
     def within(self, connection: Any) -> Within:
         """Start runs inside your own transaction: they exist if and only if it commits.

@@ -240,6 +240,8 @@ class Engine:
         if applied.made_ready and self.worker is not None:
             self.worker.poke()
         if self.worker is not None:
+            if applied.decided.events:
+                self.worker.projector.poke()
             if applied.decided.due is not None:
                 self.worker.expect(applied.decided.due)
             for operation in operations:
@@ -287,6 +289,7 @@ class Engine:
         if self.worker is not None:
             if news.get("work"):
                 self.worker.poke()
+                self.worker.projector.poke()
             for run in runs or ():
                 if self.worker.holds(run):
                     self.worker.tell(run, self._interrupt(run))

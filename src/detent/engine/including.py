@@ -11,12 +11,13 @@ from ..deciders import Decider, DeciderPlan, plan_decider
 from ..errors import DefinitionError
 from ..functions import Definition, Step
 from ..graphs import Graph, plan_of
+from ..projections import Projection, ProjectionPlan, plan_projection
 from ..runtime.registry import Served
 
 
 def collect(include: Iterable[Any]) -> list[Served]:
     """The definitions of an app: those given, those of modules given, and those that they call."""
-    found: dict[str, Served] = {}
+    found: dict[tuple[bool, str], Served] = {}  # projections have names of their own
     todo: list[Any] = list(include)
     while todo:
         item = todo.pop(0)
@@ -26,13 +27,15 @@ def collect(include: Iterable[Any]) -> list[Served]:
         if isinstance(item, Graph):
             todo += item.jobs.values()
             continue
-        served = plan_of(item) or plan_decider(item) or item
-        if not isinstance(served, Definition | Blueprint | DeciderPlan):
+        served = plan_of(item) or plan_decider(item) or plan_projection(item) or item
+        if not isinstance(served, Definition | Blueprint | DeciderPlan | ProjectionPlan):
             raise DefinitionError(
-                f"include takes workflows, classes, templates, steps, deciders and modules, not {item!r}"
+                f"include takes workflows, classes, templates, steps, deciders, projections and modules, "
+                f"not {item!r}"
             )
-        known = found.get(served.name)
-        if known is served or (isinstance(known, DeciderPlan) and item is known.cls):
+        key = isinstance(served, ProjectionPlan), served.name
+        known = found.get(key)
+        if known is served or (isinstance(known, DeciderPlan | ProjectionPlan) and item is known.cls):
             continue
         if known is not None:
             raise DefinitionError(
@@ -41,17 +44,21 @@ def collect(include: Iterable[Any]) -> list[Served]:
             )
         if isinstance(served, Step) and served.is_method:
             raise DefinitionError(f"{served!r} is a method; include its class")
-        found[served.name] = served
+        found[key] = served
         if isinstance(served, Definition):
             todo += _mentioned(served)
         elif isinstance(served, Blueprint):
             todo += _jobs(served)
+        elif isinstance(served, ProjectionPlan):
+            todo += served.projection.deciders
     return list(found.values())
 
 
 def _other_name(served: Served) -> str:
     if isinstance(served, DeciderPlan):
         return "type = '...'"
+    if isinstance(served, ProjectionPlan):
+        return "name = '...'"
     return "class ...(Workflow, name=...)" if isinstance(served, Blueprint) else f"@{served.kind}(id=...)"
 
 
@@ -59,6 +66,8 @@ def _of_module(value: Any) -> bool:
     plan = plan_of(value)
     if isinstance(value, type) and issubclass(value, Decider):
         return isinstance(getattr(value, "type", None), str)
+    if isinstance(value, type) and issubclass(value, Projection):
+        return isinstance(getattr(value, "name", None), str)
     return isinstance(value, Definition) or (plan is not None and not plan.abstract)
 
 
@@ -93,5 +102,5 @@ def _names(code: CodeType) -> Iterable[str]:
 
 
 def _place(served: Served) -> str:
-    of: Any = served.cls if isinstance(served, Blueprint | DeciderPlan) else served
+    of: Any = served.cls if isinstance(served, Blueprint | DeciderPlan | ProjectionPlan) else served
     return f"{of.__module__}.{of.__qualname__}"

@@ -50,7 +50,8 @@
         ├── InvalidDecision        what a decider decided cannot be carried out
         ├── UnreadableEvent        a stored event that today's code does not know
         ├── NotADeadLetter         nothing that could be replayed
-        └── UnknownProjection  ProjectionNotBlocked
+        ├── UnknownProjection  ProjectionNotBlocked
+        └── ProjectionBlocked  ProjectionBehind   how waiting for a projection can end
 
 Facts are fields, the message says what, which and what to do, and all of them
 survive a pickle.
@@ -61,6 +62,8 @@ from .deciders import (
     InvalidInput,
     NotADeadLetter,
     PermanentError,
+    ProjectionBehind,
+    ProjectionBlocked,
     ProjectionNotBlocked,
     UnknownProjection,
     UnreadableEvent,
@@ -155,6 +158,8 @@ __all__ = [
     "PayloadError",
     "PayloadTooLarge",
     "PermanentError",
+    "ProjectionBehind",
+    "ProjectionBlocked",
     "ProjectionNotBlocked",
     "ReadinessOverflow",
     "ReceiveTimeout",

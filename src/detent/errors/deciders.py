@@ -81,3 +81,33 @@ class ProjectionNotBlocked(RunError):
 
     def __str__(self) -> str:
         return f"projection {self.name!r} is not blocked by an event, so there is nothing to skip"
+
+
+@dataclass(eq=False)
+class ProjectionBlocked(RunError):
+    """An event stands in the way of what was waited for."""
+
+    name: str
+    position: int
+    error: str
+
+    def __str__(self) -> str:
+        return (
+            f"projection {self.name!r} is blocked by the event at position {self.position} ({self.error}); "
+            f"it is tried again by itself, or app.projections.skip(...) goes on behind it"
+        )
+
+
+@dataclass(eq=False)
+class ProjectionBehind(RunError, TimeoutError):
+    """A projection has not come as far as was waited for."""
+
+    name: str
+    position: int
+    reached: int
+
+    def __str__(self) -> str:
+        return (
+            f"projection {self.name!r} has come to position {self.reached}, not to {self.position} yet; "
+            f"workers that include it go on, ask again later"
+        )

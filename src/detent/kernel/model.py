@@ -479,5 +479,6 @@ class Pulse(_Row):
     now: int  # by the database's clock
     workers: list[tuple[str, int, int]] = []  # id, lock number, end of lease
     next_due: int | None = None
+    head: int = 0  # the position of the newest event
     ready: bool = False
     interrupted: list[tuple[str, str]] = []  # run, and what became of it

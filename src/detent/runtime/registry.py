@@ -7,31 +7,38 @@ from typing import Any, Protocol
 
 from ..blueprint import Blueprint
 from ..deciders import Decider, DeciderPlan
-from ..errors import UnknownDefinition
+from ..errors import UnknownDefinition, UnknownProjection
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel.graph import AWAIT_JOB
+from ..projections import Projection, ProjectionPlan
 
-Served = Definition[Any, Any] | Blueprint | DeciderPlan
+Served = Definition[Any, Any] | Blueprint | DeciderPlan | ProjectionPlan
+Claimable = Definition[Any, Any] | Blueprint | DeciderPlan
 
 
 class Registry:
     """What an app serves, by name: functions, steps, templates, and blueprints of workflow classes."""
 
     def __init__(self, definitions: Iterable[Served]) -> None:
-        self._found: dict[str, Served] = {}
+        self._found: dict[str, Claimable] = {}
+        self._projections: dict[str, ProjectionPlan] = {}
         self._claimable: frozenset[str] = frozenset()
         self.names: tuple[str, ...] = ()
         self.add(definitions)
 
     def add(self, definitions: Iterable[Served]) -> None:
-        self._found.update({definition.name: definition for definition in definitions})
+        for definition in definitions:
+            if isinstance(definition, ProjectionPlan):  # nobody claims them: they have names of their own
+                self._projections[definition.name] = definition
+            else:
+                self._found[definition.name] = definition
         # A worker claims single nodes of a class: those that its code does not have it leaves to others.
         nodes = {f"{plan.name}.{node}" for plan in self.plans for node in plan.nodes}
         letters = {job for plan in self.deciders for job in plan.jobs}
         self.names = tuple(sorted({*self._found, *nodes, *letters, AWAIT_JOB}))
         self._claimable = frozenset(self.names)
 
-    def __contains__(self, definition: Served) -> bool:
+    def __contains__(self, definition: Claimable) -> bool:
         return self._found.get(definition.name) is definition
 
     @property
@@ -59,10 +66,24 @@ class Registry:
             )
         return found
 
+    @property
+    def projections(self) -> list[ProjectionPlan]:
+        return list(self._projections.values())
+
+    def projection(self, asked: type[Projection] | Projection | str) -> ProjectionPlan:
+        """The projection of that class, object or name."""
+        name = asked if isinstance(asked, str) else getattr(asked, "name", None)
+        found = self._projections.get(name or "")
+        cls = asked if isinstance(asked, type) else type(asked)
+        if found is None or (not isinstance(asked, str) and found.cls is not cls):
+            called = asked if isinstance(asked, str) else getattr(cls, "__name__", str(cls))
+            raise UnknownProjection(called, tuple(sorted(self._projections)))
+        return found
+
     def knows(self, name: str) -> bool:
         return name in self._claimable
 
-    def find(self, name: str) -> Served | None:
+    def find(self, name: str) -> Claimable | None:
         return self._found.get(name)
 
     def workflow(self, name: str) -> FunctionWorkflow[Any, Any]:

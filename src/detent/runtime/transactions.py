@@ -70,13 +70,15 @@ class AsyncTransaction:
         return self._sync.connection
 
     async def execute(self, statement: str, parameters: Any = None) -> Any:
-        return await self._run(lambda: self._sync.execute(statement, parameters))
+        return await self.in_turn(lambda: self._sync.execute(statement, parameters))
 
     async def executemany(self, statement: str, parameters: Any) -> Any:
-        return await self._run(lambda: self._sync.executemany(statement, parameters))
+        return await self.in_turn(lambda: self._sync.executemany(statement, parameters))
 
     async def fetchall(self, statement: str, parameters: Any = None) -> list[Any]:
-        rows: list[Any] = await self._run(lambda: list(self._sync.execute(statement, parameters).fetchall()))
+        rows: list[Any] = await self.in_turn(
+            lambda: list(self._sync.execute(statement, parameters).fetchall())
+        )
         return rows
 
     def commit(self) -> None:
@@ -88,9 +90,11 @@ class AsyncTransaction:
     def close(self) -> None:
         raise TransactionMisused("close")
 
-    async def _run(self, job: Callable[[], Any]) -> Any:
-        def in_turn() -> Any:
+    async def in_turn(self, job: Callable[[], Any]) -> Any:
+        """Do it in a thread, when no statement is under way."""
+
+        def alone() -> Any:
             with self._turn:
                 return job()
 
-        return await asyncio.wrap_future(self._threads.submit(in_turn))
+        return await asyncio.wrap_future(self._threads.submit(alone))

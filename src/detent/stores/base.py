@@ -132,6 +132,7 @@ class Driver(Protocol):
     writing: Any  # the lock that all lanes share where only one may write; else None
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter
+    ddl_commits: bool  # whether CREATE TABLE ends the transaction
 
     def connect(self) -> Any:
         """Open a connection in autocommit mode."""

@@ -28,6 +28,11 @@ def unfit(step: Step) -> NameUnfit | None:
     return _first(("step", step.key, LONGEST_KEY), ("step", step.name, LONGEST_NAME))
 
 
+def unfit_key(key: str) -> NameUnfit | None:
+    """What is wrong with a key of a projection's view."""
+    return _first(("view key", key, LONGEST_NAME))
+
+
 def _look(op: Operation) -> Iterator[NameUnfit | None]:
     if isinstance(op, Record):
         yield from map(unfit, op.steps)

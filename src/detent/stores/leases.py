@@ -220,6 +220,8 @@ def pulse(tx: Tx, worker: str, *, now: int) -> Pulse:
             found.now = number
         elif kind == "due":
             found.next_due = number or None
+        elif kind == "head":
+            found.head = number
         elif kind == "ready":
             found.ready = bool(number)
         else:

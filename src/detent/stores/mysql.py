@@ -136,6 +136,7 @@ _ALREADY_THERE = (1060, 1061)
 
 class MySqlDriver:
     name = "MySQL"
+    ddl_commits = True
     writing = None
     reading = None
     largest = 16 * 1024 * 1024  # until the server has told

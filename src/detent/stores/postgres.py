@@ -128,6 +128,7 @@ SELECT {names} FROM {dialect.rows(*columns)}
 
 class PostgresDriver:
     name = "PostgreSQL"
+    ddl_commits = False
     writing = None
     reading = None
     largest = 1 << 29  # a value has at most 1 GB

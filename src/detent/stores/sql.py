@@ -444,10 +444,7 @@ class SqlStore:
 
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
-        if self.driver.writing is not None:
-            return self._again(self._writer, lambda tx: removing.remove(tx, runs, before=before))
-        with self._pool.lane() as lane:  # neither the committer nor a heartbeat waits for it
-            return self._again(lane, lambda tx: removing.remove(tx, runs, before=before))
+        return self.write(lambda tx: removing.remove(tx, runs, before=before))
 
     # Transactions of users
 
@@ -460,6 +457,31 @@ class SqlStore:
         else:
             with self._guests.lane() as lane, lane.transaction() as tx:
                 yield tx
+
+    @contextmanager
+    def defining(self) -> Iterator[tuple[Tx, Tx]]:
+        """A transaction of ours that holds locks, and the one in which a user defines tables.
+
+        They are one, except where defining a table commits: there the locks must outlast that.
+        """
+        if self.driver.ddl_commits:
+            with self._pool.lane() as lane, lane.transaction() as tx, self.transaction() as guest:
+                yield tx, guest
+        else:
+            with self.transaction() as tx:
+                yield tx, tx
+
+    def read(self, verb: Callable[[Tx], T]) -> T:
+        """Run a verb that only reads."""
+        with self._reading() as tx:
+            return verb(tx)
+
+    def write(self, verb: Callable[[Tx], T]) -> T:
+        """Run a verb in a transaction of its own; neither the committer nor a heartbeat waits for it."""
+        if self.driver.writing is not None:
+            return self._again(self._writer, verb)
+        with self._pool.lane() as lane:
+            return self._again(lane, verb)
 
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in a transaction that somebody else will end."""

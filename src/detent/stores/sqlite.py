@@ -91,6 +91,7 @@ class SqliteDriver:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
 
     name = "SQLite"
+    ddl_commits = False
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
     queries = build_queries(SqliteDialect())

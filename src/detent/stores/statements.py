@@ -18,6 +18,7 @@ from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, 
 from .decider_statements import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert
 from .graph_statements import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
+from .projection_statements import ProjectionStatements, build_projections
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
 ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
@@ -53,6 +54,7 @@ class Statements:
     wake: str
     graphs: GraphStatements
     deciders: DeciderStatements
+    projections: ProjectionStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -194,6 +196,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         ),
         graphs=build_graphs(d),
         deciders=build_deciders(d, run_columns),
+        projections=build_projections(d),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
@@ -253,6 +256,8 @@ UNION ALL
 SELECT 'now', '', {d.server_now}, 0
 UNION ALL
 SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0 FROM detent_executions WHERE state = 'timer'
+UNION ALL
+SELECT 'head', '', COALESCE(MAX(value), 0), 0 FROM detent_counters WHERE name = 'events'
 UNION ALL
 SELECT 'ready', '', COUNT(*), 0 FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' LIMIT 1) AS one
 UNION ALL

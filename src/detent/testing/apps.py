@@ -55,6 +55,8 @@ class TestingApp(App):
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""
         self.engine.registry.add(collect(one for one in definitions if not self._serves(one)))
+        if self.engine.worker is not None:
+            self.engine.worker.projector.poke()
 
     def _serves(self, definition: Any) -> bool:
         """Whether it is a decider's class that is served already, perhaps as an object with arguments."""

@@ -35,6 +35,7 @@ from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
 from ..stores.base import Trouble
 from .heart import Heart
+from .projector import Projector
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
@@ -77,6 +78,7 @@ class Worker:
         self._draining = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
         self.upkeep = Upkeep(services, missing_after=missing_after, poke=self.poke)
+        self.projector = Projector(services)
         self._heart = Heart(
             services.store,
             services.clock,
@@ -96,6 +98,7 @@ class Worker:
         self._heart.start()
         self._dispatcher.start()
         self.upkeep.start()
+        self.projector.start()
 
     def stop(self) -> None:
         """Drain: claim no more, let what runs come to its next step, hand the rest back."""
@@ -104,6 +107,7 @@ class Worker:
         self._poked.set()
         self.upkeep.stop()
         self._tell_all("draining")
+        self.projector.stop(self._grace)
         if self._dispatcher.is_alive():
             self._dispatcher.join()
         with self._idle:
@@ -125,6 +129,7 @@ class Worker:
         self._draining = True
         self._poked.set()
         self.upkeep.stop()
+        self.projector.vanish()
         self._heart.stop()
 
     def poke(self) -> None:
@@ -158,6 +163,8 @@ class Worker:
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
         if not self.upkeep.begun:  # it may heal a run yet, and tell us
+            return False
+        if not self.projector.settled_down():
             return False
         with self._guard:
             busy = self._running or self._free < self._concurrency or self._claiming
@@ -353,6 +360,7 @@ class Worker:
         for run_id, state in pulse.interrupted:
             self.tell(run_id, state)
         self._show_long_steps()
+        self.projector.pulse(pulse.head)
         self._next_due = pulse.next_due
         due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
         if pulse.ready or due:

@@ -63,8 +63,10 @@ DEALLOCATE PREPARE detent_alter;
 CREATE TABLE IF NOT EXISTS detent_projections (
     name       VARCHAR(255) NOT NULL,
     generation INT NOT NULL,
+    version    INT NOT NULL,
     state      VARCHAR(16) NOT NULL,
     position   BIGINT NOT NULL,
+    begun_at   BIGINT,
     failures   INT NOT NULL DEFAULT 0,
     retry_at   BIGINT,
     error      LONGTEXT,

@@ -54,8 +54,10 @@ CREATE INDEX detent_executions_dead ON detent_executions (finished_at) WHERE out
 CREATE TABLE detent_projections (
     name       TEXT NOT NULL,
     generation INTEGER NOT NULL,
+    version    INTEGER NOT NULL,
     state      TEXT NOT NULL,
     position   BIGINT NOT NULL,
+    begun_at   BIGINT,
     failures   INTEGER NOT NULL DEFAULT 0,
     retry_at   BIGINT,
     error      TEXT,
@@ -67,7 +69,7 @@ CREATE TABLE detent_projections (
 CREATE TABLE detent_views (
     projection TEXT NOT NULL,
     generation INTEGER NOT NULL,
-    item_key   TEXT NOT NULL,
+    item_key   TEXT COLLATE "C" NOT NULL,
     value      TEXT NOT NULL,
     PRIMARY KEY (projection, generation, item_key)
 );

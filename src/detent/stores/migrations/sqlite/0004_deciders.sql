@@ -54,8 +54,10 @@ CREATE INDEX detent_executions_dead ON detent_executions (finished_at) WHERE out
 CREATE TABLE detent_projections (
     name       TEXT NOT NULL,
     generation INTEGER NOT NULL,
+    version    INTEGER NOT NULL,
     state      TEXT NOT NULL,
     position   INTEGER NOT NULL,
+    begun_at   INTEGER,
     failures   INTEGER NOT NULL DEFAULT 0,
     retry_at   INTEGER,
     error      TEXT,

@@ -1,0 +1,343 @@
+"""Moving a generation of a projection on, a batch at a time.
+
+    take its row  ->  the events behind its checkpoint  ->  apply each  ->  items, checkpoint  ->  commit
+
+The row's lock makes this the only consumer, and one transaction makes it once.  An event that
+cannot be applied ends its batch: the batch is rolled back and gone through again up to that
+event, and the row says what is wrong.  A lost database, or a deadlock, is nobody's fault: the
+same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from ..context import Abandoned
+from ..kernel.decide import EventRow
+from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
+from ..projections import ProjectionPlan
+from ..stores import projections as stored
+from ..stores.base import Trouble, Tx
+from .bodies import MOST_CONFLICTS
+from .failures import encode_error, message_of
+from .services import Services
+from .transactions import AsyncTransaction, in_transaction
+from .views import AsyncView, Items, View
+
+log = logging.getLogger("detent.projections")
+BUDGET = 0.05  # seconds of applying after which a batch ends: on SQLite nobody else writes meanwhile
+BREATH = 0.005  # seconds after which others on the loop have their turn
+
+
+class Progress(Enum):
+    """How it went."""
+
+    MORE = "more"  # something was done: look again
+    DONE = "done"  # nothing is left to do
+    BUSY = "busy"  # somebody else has it
+    WAITS = "waits"  # for the time to be tried again
+
+
+class _Poisoned(Exception):
+    """The event at `position` could not be applied."""
+
+    def __init__(self, position: int, error: BaseException) -> None:
+        super().__init__(position)
+        self.position = position
+        self.error = error
+
+
+class Runner:
+    """Moves generations on, for one worker."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._store = services.store
+        self._items: dict[tuple[str, int], Items] = {}
+        self._first: int | None = None  # the first event of the batch under way
+        self.ending = threading.Event()  # commit what is applied, and stop
+        self.vanished = threading.Event()  # commit nothing more
+
+    # Events
+
+    def advance(self, plan: ProjectionPlan, generation: int, head: int) -> Progress:
+        """Apply a batch of events; `head` is the newest that is known to be there."""
+        limit, conflicts = plan.projection.batch, 0
+        poison: _Poisoned | None = None
+        while True:
+            try:
+                return self._batch(plan, generation, head, limit, poison)
+            except _Poisoned as found:
+                poison = found
+            except Exception as error:
+                trouble = self._store.driver.trouble(error)
+                if trouble is Trouble.RETRY and conflicts < MOST_CONFLICTS:
+                    conflicts += 1
+                elif trouble in (Trouble.RETRY, Trouble.GONE) or self._first is None:
+                    raise
+                elif limit > 1:
+                    limit = 1  # its writes failed at the end: find out whose they were
+                else:
+                    poison = _Poisoned(self._first, error)
+
+    def _batch(
+        self, plan: ProjectionPlan, generation: int, head: int, limit: int, poison: _Poisoned | None
+    ) -> Progress:
+        self._first = None
+        with self._store.transaction() as tx:
+            row = stored.take(tx, plan.name, generation)
+            if row is None or row.state == RETIRED or row.begun_at is None:
+                return Progress.BUSY
+            now = self._services.clock.now()
+            if poison is None and row.waits(now):
+                return Progress.WAITS
+            if poison is not None and poison.position <= row.position:
+                return Progress.MORE  # somebody else got past it meanwhile
+            live = self._rival(tx, row, limit)
+            events = stored.events_behind(tx, row.position, limit)
+            self._first = events[0].position if events else None
+            items = self._items_of(row)
+            if poison is not None:
+                self._apply(plan, tx, items, [e for e in events if e.position < poison.position], None)
+                self._block(plan, row, poison, now)
+            elif events:
+                moved_to(row, self._apply(plan, tx, items, events, BUDGET), now)
+            else:  # what was there up to the head is removed, with its instances
+                moved_to(row, max(row.position, head), now)
+            items.write(tx, row.position)
+            if live is not None and may_take_over(row, live):
+                stored.take_over(tx, row, live, now)
+            else:
+                stored.save(tx, row)
+            if self.vanished.is_set():
+                raise Abandoned
+        self._items[plan.name, generation] = items
+        return Progress.MORE
+
+    def _rival(self, tx: Tx, row: ProjectionRow, limit: int) -> ProjectionRow | None:
+        """The live generation, locked, where this one may take its place at the end of the batch.
+
+        Under its lock it does not move on: so what is rebuilt catches up, however many events come in.
+        """
+        if row.state != REBUILDING or stored.head_of(tx) - row.position > limit:
+            return None
+        return stored.lock_live(tx, row.name)
+
+    def _items_of(self, row: ProjectionRow) -> Items:
+        """What we know of its items, if nobody else has moved it on since; taken out while it changes."""
+        items = self._items.pop((row.name, row.generation), None)
+        if items is not None and items.position == row.position:
+            return items
+        return Items(row.name, row.generation, row.position)
+
+    def _block(self, plan: ProjectionPlan, row: ProjectionRow, poison: _Poisoned, now: int) -> None:
+        error = poison.error
+        blocked_by(row, poison.position, error, encode_error(error), plan.projection.retry, now)
+        log.error(
+            "projection %s (generation %d) is blocked by the event at position %d, for the %d. time: %s: %s",
+            row.name,
+            row.generation,
+            poison.position,
+            row.failures,
+            type(error).__name__,
+            message_of(error),
+        )
+
+    def _apply(
+        self,
+        plan: ProjectionPlan,
+        tx: Tx,
+        items: Items,
+        events: Sequence[EventRow],
+        budget: float | None,
+    ) -> int:
+        """Apply events in order, as many as time allows; return the position of the last one."""
+        until = math.inf if budget is None else time.perf_counter() + budget
+        each = _Each(self._services, plan, tx, until, self.ending, self.vanished)
+        if inspect.iscoroutinefunction(plan.projection.apply):
+            guest = AsyncTransaction(tx, self._services.threads)
+            view = AsyncView(items, self._services.codec, tx, guest)
+            position: int = self._on_loop(lambda: each.aapply(events, view))
+            return position
+        token = in_transaction.set(True)
+        try:
+            return each.apply(events, View(items, self._services.codec, tx))
+        finally:
+            in_transaction.reset(token)
+
+    def _on_loop(self, work: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            in_transaction.set(True)  # of this task alone
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._services.loop.get()).result()
+
+    # Generations
+
+    def set_up(self, plan: ProjectionPlan, generation: int) -> Progress:
+        """Prepare a generation for its first event."""
+
+        def verb(tx: Tx, guest: Tx, row: ProjectionRow) -> None:
+            items = Items(row.name, row.generation, row.position)
+            self._call(plan.projection.setup, items, tx, guest)
+            now = self._services.clock.now()
+            row.begun_at = now
+            moved_to(row, row.position, now)
+            items.write(tx, row.position)
+            stored.save(tx, row)
+
+        return self._define(plan, generation, verb, lambda row: row.begun_at is None and row.state != RETIRED)
+
+    def drop(self, plan: ProjectionPlan, generation: int) -> Progress:
+        """Remove a retired generation and all that belongs to it."""
+
+        def verb(tx: Tx, guest: Tx, row: ProjectionRow) -> None:
+            if not stored.drop_items(tx, row.name, row.generation):
+                return  # the rest in another transaction
+            items = Items(row.name, row.generation, row.position)
+            if row.begun_at is not None:
+                self._call(plan.projection.teardown, items, tx, guest)
+            stored.delete(tx, row)
+
+        self._items.pop((plan.name, generation), None)
+        return self._define(plan, generation, verb, lambda row: row.state == RETIRED)
+
+    def _define(
+        self,
+        plan: ProjectionPlan,
+        generation: int,
+        verb: Callable[[Tx, Tx, ProjectionRow], None],
+        wanted: Callable[[ProjectionRow], bool],
+    ) -> Progress:
+        try:
+            with self._store.defining() as (tx, guest):
+                row = stored.take(tx, plan.name, generation)
+                if row is None:
+                    return Progress.BUSY
+                if not wanted(row):
+                    return Progress.MORE
+                if row.waits(self._services.clock.now()):
+                    return Progress.WAITS
+                verb(tx, guest, row)
+            return Progress.MORE
+        except Exception as error:
+            if self._store.driver.trouble(error) in (Trouble.GONE, Trouble.RETRY):
+                raise
+            self._failed(plan, generation, error)
+            return Progress.WAITS
+
+    def _failed(self, plan: ProjectionPlan, generation: int, error: Exception) -> None:
+        """A setup or a teardown raised: it is tried again later."""
+
+        def mark(tx: Tx) -> None:
+            row = stored.take(tx, plan.name, generation)
+            if row is not None:
+                now, text = self._services.clock.now(), encode_error(error)
+                blocked_by(row, row.position + 1, error, text, plan.projection.retry, now)
+                stored.save(tx, row)
+
+        self._store.write(mark)
+        log.error(
+            "projection %s: its %s for generation %d failed",
+            plan.name,
+            "setup or teardown",
+            generation,
+            exc_info=error,
+        )
+
+    def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: Tx) -> None:
+        if inspect.iscoroutinefunction(method):
+            view = AsyncView(items, self._services.codec, tx, AsyncTransaction(guest, self._services.threads))
+            self._on_loop(lambda: method(view))
+            return
+        token = in_transaction.set(True)
+        try:
+            method(View(items, self._services.codec, tx, guest))
+        finally:
+            in_transaction.reset(token)
+
+
+class _Each:
+    """Applies the events of one batch."""
+
+    def __init__(
+        self,
+        services: Services,
+        plan: ProjectionPlan,
+        tx: Tx,
+        until: float,
+        ending: threading.Event,
+        vanished: threading.Event,
+    ) -> None:
+        self._apply = plan.projection.apply
+        self._driver = services.store.driver
+        self._tx = tx
+        self._until = until
+        self._ending = ending
+        self._vanished = vanished
+        registry = services.registry
+        names = {decider.name for decider in registry.deciders}
+        wanted = names if plan.deciders is None else names & plan.deciders
+        self._minds = {name: services.mind(name) for name in wanted}
+
+    def apply(self, events: Sequence[EventRow], view: View) -> int:
+        position = 0
+        for row in events:
+            mind = self._minds.get(row.decider)
+            if mind is not None:
+                try:
+                    self._apply(mind.recorded(row), view)
+                except BaseException as error:
+                    self._judge(row, error)
+                    raise
+            position = row.position
+            if self._over():
+                break
+        return position
+
+    async def aapply(self, events: Sequence[EventRow], view: AsyncView) -> int:
+        position = 0
+        breath = time.perf_counter() + BREATH
+        for row in events:
+            mind = self._minds.get(row.decider)
+            if mind is not None:
+                try:
+                    await self._apply(mind.recorded(row), view)
+                except BaseException as error:
+                    self._judge(row, error)
+                    raise
+            position = row.position
+            if self._over():
+                break
+            if time.perf_counter() > breath:
+                await asyncio.sleep(0)
+                breath = time.perf_counter() + BREATH
+        return position
+
+    def _over(self) -> bool:
+        if self._vanished.is_set():
+            raise Abandoned
+        return time.perf_counter() > self._until or (self._ending.is_set() and self._until < math.inf)
+
+    def _judge(self, row: EventRow, error: BaseException) -> None:
+        """Raise `_Poisoned` where it is the event that is to blame."""
+        trouble = self._driver.trouble(error)
+        if trouble is Trouble.RETRY or (trouble is Trouble.GONE and not self._answers()):
+            return
+        raise _Poisoned(row.position, error) from error
+
+    def _answers(self) -> bool:
+        """Whether our own database is there: what is gone may be another one, that `apply` talks to."""
+        try:
+            stored.head_of(self._tx)
+        except Exception as error:
+            return self._driver.trouble(error) is not Trouble.GONE
+        return True
