@@ -9,7 +9,7 @@ STAMP   := $(VENV)/.installed
 SERVERS := $(PYTHON) tools/servers.py --
 # These have databases of their own, and mostly wait: four at a time.  Acceptance tests stop the servers,
 # so they come after, one by one.
-QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/simulation tests/examples tests/kit tests/docs
+QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check bench soak
