@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .command import Front
+from .instances import events, show, state
 from .letters import dead_letters
 
 
@@ -13,5 +14,5 @@ def decider() -> None:
     """Deciders: their states, events, dead letters and projections."""
 
 
-for _command in (dead_letters,):
+for _command in (show, events, state, dead_letters):
     decider.add_command(_command)
