@@ -189,6 +189,8 @@ ODD = [
     "%% {x}",
     "#quot;",
     "\\",
+    "Direction  LR",
+    "<<fork>>",
 ]
 
 
@@ -204,9 +206,14 @@ def test_a_status_may_be_any_text_in_mermaid(status: str) -> None:
     assert unmermaid(label[1].removesuffix("<br/>(never seen)")) == status
 
 
+def test_a_status_may_be_empty() -> None:
+    assert 'state "(empty)" as s0' in view(initial="").to_mermaid()
+
+
 def unmermaid(text: str) -> str:
     """What Mermaid shows for it: entities by number, a break for <br/>; nothing else is special."""
     assert not set(re.sub(r"#\d+;|<br/>", "", text)) & set('"#;:<>{}[]%\\')
+    assert re.search(r"direction\s", text, re.IGNORECASE) is None
     return re.sub(r"#(\d+);", lambda found: chr(int(found[1])), text.replace("<br/>", "\n"))
 
 

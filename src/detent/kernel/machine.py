@@ -11,6 +11,7 @@ Nothing here reads a clock, opens a connection, or knows whose statuses these ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from .drawing import quoted
 _SEEN = "#5b6770"
 _UNSEEN = "#9aa0a6"
 _UNDECLARED = "#d64545"
+_DIRECTION = re.compile(r"(direction)\s", re.IGNORECASE)
 _SAFE = frozenset(" _-.,()/+!?'")  # beside letters and digits: what Mermaid takes as it is
 
 
@@ -280,7 +282,9 @@ def _label(edge: TransitionInfo) -> str:
 def _mermaid(text: str) -> str:
     """Text that Mermaid cannot take for its own: by entities, as it spells them."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return "<br/>".join("".join(map(_character, line)) for line in lines)
+    shown = "<br/>".join("".join(map(_character, line)) for line in lines)
+    # Its lexer looks for `direction LR` anywhere in a line, and takes no string that is empty.
+    return _DIRECTION.sub(r"\1#32;", shown) or "(empty)"
 
 
 def _character(char: str) -> str:
