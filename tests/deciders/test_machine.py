@@ -169,10 +169,23 @@ def test_an_instance_shows_its_state_and_what_it_waits_for(testing: TestingApp) 
     )
     assert (view.status, view.state, view.terminal, view.sequence) == ("created", State("created"), False, 1)
     [timer] = view.timers
-    assert (timer.key, timer.input, timer.attempt) == ("payment", PaymentTimeout("o-1"), 1)
+    assert (timer.key, timer.type, timer.attempt) == ("payment", "PaymentTimeout", 1)
+    assert timer.input == PaymentTimeout("o-1")
     assert timer.due is not None
     assert (timer.due - begun).total_seconds() == 3600
     assert (view.effects, view.inbox) == ((), 0)
+
+
+def test_a_timer_that_the_code_of_today_cannot_read_is_shown_as_it_is_stored(testing: TestingApp) -> None:
+    class Younger(Order):
+        """Knows timers no more."""
+
+    testing.execute(Order, Create("o-1"))
+    testing.include(Younger)
+    mind = testing.engine.services.mind(Younger)
+    mind.plan.inputs = {name: kind for name, kind in mind.plan.inputs.items() if kind is not PaymentTimeout}
+    [timer] = testing.deciders.instance(Younger, "o-1").timers
+    assert (timer.type, timer.input) == ("PaymentTimeout", '{"id":"o-1"}')
 
 
 def test_an_instance_shows_how_it_came_there(testing: TestingApp) -> None:

@@ -154,13 +154,13 @@ def _print_instance(out: Console, view: InstanceView[Any]) -> None:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
-    facts.add_row("  state", Text(_briefly(view.state, 400)))
+    facts.add_row("  state", Text(f"{view.state.__class__.__name__} {brief(_plain(view.state), 400)}"))
     facts.add_row("  events", str(view.sequence))
     if view.inbox:
         facts.add_row("  inbox", f"{view.inbox} waiting")
     for timer in view.timers:
         tries = f", failed {timer.failures} times" if timer.failures else ""
-        text = f"{_briefly(timer.input, 80)}  {ago(timer.due)}{tries}"
+        text = f"{timer.type} {brief(_plain(timer.input), 80)}  {ago(timer.due)}{tries}"
         facts.add_row("  timer", Text(f"{timer.key}: {text}" if timer.key is not None else text))
     for effect in view.effects:
         why = "" if effect.error is None else f": {error_title(effect.error).splitlines()[0][:80]}"
@@ -175,11 +175,6 @@ def _print_instance(out: Console, view: InstanceView[Any]) -> None:
         )
     out.print()
     out.print(rows)
-
-
-def _briefly(value: Any, longest: int) -> str:
-    plain = _plain(value)
-    return f"{value.__class__.__name__} {brief(plain, longest)}"
 
 
 # -- For scripts --------------------------------------------------------------------------------------
@@ -216,7 +211,7 @@ def _instance_document(view: InstanceView[Any]) -> dict[str, Any]:
         "timers": [
             {
                 "key": timer.key,
-                "type": type(timer.input).__name__,
+                "type": timer.type,
                 "input": _plain(timer.input),
                 "due": iso(timer.due),
                 "attempt": timer.attempt,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from ..clock import from_micros
 from ..context import ask_database
 from ..deciders import Decider, DeciderPlan, instance_of
-from ..errors import ConfigurationError, InvalidState
+from ..errors import ConfigurationError, InvalidState, PayloadError
 from ..kernel.decide import DECIDER, EventRow
 from ..kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
 from ..kernel.model import Error, RunRow
@@ -40,7 +41,8 @@ class PendingTimer:
     """An input that will come."""
 
     key: str | None
-    input: Any
+    type: str
+    input: Any  # as it is stored, where today's code cannot read it
     due: datetime | None
     attempt: int
     failures: int
@@ -196,9 +198,14 @@ def instance_view(engine: Engine, decider: Asked, instance: str, history: int | 
 
 
 def _timer(mind: DeciderMind, row: TimerRow) -> PendingTimer:
+    name = row.job.partition("@")[2]
+    input: Any = row.input
+    with suppress(PayloadError):  # a view shows what it can: the timer itself will tell when it fires
+        input = mind.input_of(name, row.input or "null")
     return PendingTimer(
         key=row.topic,
-        input=mind.input_of(row.job.partition("@")[2], row.input or "null"),
+        type=name,
+        input=input,
         due=None if row.scheduled_for is None else from_micros(row.scheduled_for),
         attempt=row.attempt,
         failures=row.failures,
