@@ -129,9 +129,7 @@ def _opened(codec: Codec, graph: Compiled, run: NewRun, terms: Terms, *, methods
     for node in graph.nodes.values():
         if node.queue is not None and node.queue not in terms.declared:
             raise UnknownQueue(node.queue, terms.declared)
-    course = Course(
-        graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods
-    )
+    course = Course(graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods)
     advance = Advance(graph, course.facts(terms.now, held=False), course.values, _Empty())
     advance.begin(graph.roots)
     due = terms.due
