@@ -80,10 +80,12 @@ def upcaster(
     """Read old events as today's, in the class of a decider:
 
         @upcaster("Created", version=1)              # how version 1 becomes version 2
-        def add_currency(data): return {**data, "currency": "EUR"}
+        @staticmethod
+        def add_currency(data: dict) -> dict: return {**data, "currency": "EUR"}
 
         @upcaster("Made", to="Created")              # an event that was renamed
-        def rename(data): return data
+        @staticmethod
+        def rename(data: dict) -> dict: return data
 
     What is stored stays as it is; it is changed when it is read.
     """
