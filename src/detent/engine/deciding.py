@@ -15,7 +15,7 @@ from ..decisions import Recorded
 from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
 from ..functions import Step
 from ..ids import uuid7
-from ..kernel.decide import Decide, Decided, Enqueue, EventRow, Given, InputState, NewInput
+from ..kernel.decide import Decide, Decided, Enqueue, Given, InputState, NewInput
 from ..runtime.letters import turn_id
 from ..runtime.minds import DeciderMind
 from ..runtime.transactions import in_transaction
@@ -165,11 +165,6 @@ def state_at(engine: Engine, decider: Asked, instance: str, sequence: int | None
     mind = engine.services.mind(decider)
     run_id = mind.plan.run_id(str(instance))
     engine.row(run_id)  # raises where there is none
-    if sequence is None:
-        return engine.store.instance_state(run_id, mind)
-    if sequence < 0:
+    if sequence is not None and sequence < 0:
         raise InvalidState("read the state of", run_id, f"at event {sequence}", "events are counted from 1")
-    rows: list[EventRow] = engine.store.events(run_id, after=0, limit=sequence)
-    if len(rows) < sequence:
-        raise InvalidState("read the state of", run_id, f"at event {len(rows)}, not {sequence}")
-    return mind.fold(mind.initial(), rows)
+    return engine.store.instance_state(run_id, mind, upto=sequence)

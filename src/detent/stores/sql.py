@@ -363,10 +363,10 @@ class SqlStore:
         with self._reading() as tx:
             return rows_to(EventRow, tx.query(tx.sql.deciders.of_turn, id=run_id, turn=turn))
 
-    def instance_state(self, run_id: str, mind: Mind) -> Any:
-        """An instance's state as it is now, from its snapshot and what followed."""
+    def instance_state(self, run_id: str, mind: Mind, *, upto: int | None = None) -> Any:
+        """An instance's state after an event, or as it is now: from its snapshot and what followed."""
         with self._reading() as tx:
-            return streams.state_of(tx, run_id, mind)
+            return streams.state_of(tx, run_id, mind, upto)
 
     def dead_letters(
         self, *, type: str = "", run_id: str = "", since: int = 0, limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import UnreadableEvent
+from ..errors import InvalidState, UnreadableEvent
 from ..kernel.decide import EventRow, Mind, SnapshotRow
 from .base import Tx, batch, rows_to
 
@@ -114,10 +114,16 @@ def events(tx: Tx, run_id: str, *, after: int, limit: int) -> list[EventRow]:
     return found
 
 
-def state_of(tx: Tx, run_id: str, mind: Mind) -> Any:
-    """The state of an instance whose lock we need not hold: as of some moment just now."""
-    known = snapshots(tx, {run_id: mind})
-    after, state = known[run_id] if run_id in known else (0, mind.initial())
-    for page in pages_of(tx, run_id, after, EVERY):
-        state = mind.fold(state, page)
-    return state
+def state_of(tx: Tx, run_id: str, mind: Mind, upto: int | None = None) -> Any:
+    """The state after the event `upto`, or after the last one, of an instance whose lock we need not hold."""
+    head = tx.query(tx.sql.deciders.heads, rows=batch([{"id": run_id}]))[0][1] or 0
+    if upto is not None and upto > head:
+        raise InvalidState("read the state of", run_id, f"at event {head}, not {upto}")
+    goal = head if upto is None else upto
+    after, state = snapshots(tx, {run_id: mind}).get(run_id, (0, None))
+    if not 0 < after <= goal:
+        after, state = 0, mind.initial()
+    loaded = _folded(mind, run_id, state, after, goal, pages_of(tx, run_id, after, goal))
+    if loaded.broken is not None:
+        raise loaded.broken
+    return loaded.state
