@@ -111,14 +111,15 @@ class Torn(Exception):
 
 
 @contextmanager
-def torn_at(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the statement with that number fail, counting those of this thread."""
+def torn_at(place: int | str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a statement of this thread fail: the one with that number, or that contains such a text."""
     mine = threading.get_ident()
-    left = itertools.count(number, -1)
+    left = itertools.count(place if isinstance(place, int) else -1, -1)
 
     def counted(verb: Any) -> Any:
         def wrapped(self: Tx, statement: str, **params: Any) -> Any:
-            if threading.get_ident() == mine and next(left) == 0:
+            named = isinstance(place, str) and place in statement
+            if threading.get_ident() == mine and (named or next(left) == 0):
                 raise Torn
             return verb(self, statement, **params)
 
