@@ -202,8 +202,10 @@ def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, Locked]:
     for op in operations:
         if isinstance(op, Record) and not (op.children or op.executions):
             continue
-        if isinstance(op, Record | Decide | Enqueue | Send):
+        if isinstance(op, Record | Send):
             wanted.add(op.run_id)
+        elif isinstance(op, Decide | Enqueue) and unfit_operation(op) is None:
+            wanted.add(op.run_id)  # (one that no database can store must not be asked for, either)
     for end in _ends(operations):
         wanted.add(end.key.run_id)
         if isinstance(end, Settle) and end.parent is not None:
