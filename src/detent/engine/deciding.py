@@ -51,13 +51,10 @@ def dynamic_input(engine: Engine, decider: str, payload: Mapping[str, Any]) -> A
 
 
 def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None) -> Decide:
-    if input_id == "":
-        raise InvalidInput(mind.name, "input_id=''", "an id is a text that is not empty")
-    name = mind.plan.input_name(input)
-    text = mind.encode_input(input)
-    instance = mind.plan.instance(input)
+    name, text, known = _looked_at(mind, input, input_id)
+    instance = mind.plan.instance(known)
     given = Given(
-        input=mind.input_of(name, text),  # as it is read back: the first time is like every other
+        input=known,
         type=name,
         turn=turn_id() if input_id is None else _turn_of(input_id),
         text=text,
@@ -70,6 +67,16 @@ def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None)
         inputs=[given],
         now=engine.clock.now(),
     )
+
+
+def _looked_at(mind: DeciderMind, input: Any, input_id: str | None) -> tuple[str, str, Any]:
+    """An input's kind, its stored form, and how that is read back: the first time is like every other."""
+    id: Any = input_id
+    if id is not None and not (isinstance(id, str) and id):
+        raise InvalidInput(mind.name, f"input_id={id!r:.80}", "an id is a text that is not empty")
+    name = mind.plan.input_name(input)
+    text = mind.encode_input(input)
+    return name, text, mind.input_of(name, text)
 
 
 def _turn_of(input_id: str) -> str:
@@ -88,12 +95,13 @@ def enqueuing_of(
         # An id of its own in any case: it tells whether a commit that was cut off went through.
         input_id = uuid7() if step is None else step.next_start_id()
     mind = engine.services.mind(decider)
-    instance = mind.plan.instance(input)
+    name, text, known = _looked_at(mind, input, input_id)
+    instance = mind.plan.instance(known)
     row = NewInput(
         run_id=mind.plan.run_id(instance),
         input_id=input_id,
-        type=mind.plan.input_name(input),
-        data=mind.encode_input(input),
+        type=name,
+        data=text,
         state=InputState.PENDING,
         received_at=engine.clock.now(),
     )
