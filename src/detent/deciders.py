@@ -33,6 +33,7 @@ Effect = TypeVar("Effect")
 
 EFFECTS = Retry(attempts=10, jitter=0.2, never_on=(PermanentError,))
 TIMERS = Retry(attempts=20, jitter=0.2)
+LONGEST_TYPE = 100  # an instance's id has room behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +278,10 @@ def plan_decider(item: Any) -> DeciderPlan | None:
 def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
     cls = type(decider)
     name = getattr(cls, "type", None)
-    if not isinstance(name, str) or not name or any(char in name for char in ":!@<") or name != name.strip():
+    if not isinstance(name, str) or not _is_name(name):
         raise DefinitionError(
-            f"{cls.__qualname__} needs a name under which it is stored: type = 'order' (without : ! @ <)"
+            f"{cls.__qualname__} needs a name under which it is stored: type = 'order'"
+            f" (at most {LONGEST_TYPE} characters, without : ! @ <)"
         )
     for method in ("initial", "decide", "evolve"):
         if getattr(cls, method) is getattr(Decider, method):
@@ -320,6 +322,12 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
         names={kind: called for known in (inputs, events, effects) for called, kind in known.items()}
         | {TimerCancelled: TIMER_CANCELLED},
     )
+
+
+def _is_name(name: str) -> bool:
+    """Whether instances and jobs can be called by it, on every database."""
+    unfit = any(char in ":!@<\x00" or "\ud800" <= char <= "\udfff" for char in name)
+    return 0 < len(name) <= LONGEST_TYPE and not unfit and name == name.strip()
 
 
 def _check_options(cls: type[Decider[Any, Any, Any, Any]], name: str) -> None:
@@ -408,6 +416,18 @@ def _is_record(kind: type) -> bool:
 def _fields(kind: Any) -> set[str]:
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "model_fields", None)
     return set(names) if names is not None else {one.name for one in dataclasses.fields(kind)}
+
+
+def unknown_fields(kind: Any, data: Mapping[str, Any]) -> list[str]:
+    """What a mapping names that a record does not have; decoding would leave it out without a word."""
+    models = getattr(kind, "model_fields", None)
+    if models is not None:
+        if kind.model_config.get("extra") == "allow":
+            return []
+        known = {*models, *(one.alias for one in models.values())}
+    else:
+        known = set(getattr(kind, "__struct_encode_fields__", None) or _fields(kind)) | {_tag_field(kind)}
+    return sorted(str(name) for name in data if name not in known)
 
 
 def _tag(kind: Any) -> str | None:

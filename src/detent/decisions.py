@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from .errors import InvalidDecision
 
 E = TypeVar("E")
 LONGEST_KEY = 255
+LATEST = to_micros(datetime(9999, 12, 31, tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Timer:
             raise InvalidDecision("?", f"after={after!r}: a timer cannot be due before its decision")
         if at is not None and not isinstance(at, datetime):
             raise InvalidDecision("?", f"at={at!r}: give a datetime")
+        if at is not None and at.tzinfo is None:
+            raise InvalidDecision("?", f"at={at!r} has no time zone; `now` has one: now + timedelta(hours=1)")
         if self.key is not None:
             _check_key(self.key)
 
@@ -50,7 +53,10 @@ class Timer:
         if self.at is not None:
             return to_micros(self.at)
         assert self.after is not None
-        return now + span_micros(self.after)
+        due = now + span_micros(self.after)
+        if due > LATEST:
+            raise InvalidDecision("?", f"after={self.after!r} is too far away: no calendar has that day")
+        return due
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,9 @@ class Decision:
 def _check_key(key: Any) -> None:
     if not (isinstance(key, str) and 0 < len(key) <= LONGEST_KEY):
         raise InvalidDecision("?", f"key={key!r}: a timer's key is a text of 1 to {LONGEST_KEY} characters")
+    if key.endswith(" ") or "\x00" in key or any("\ud800" <= char <= "\udfff" for char in key):
+        reason = "a timer's key has no NUL and no lone surrogate, and does not end with a space"
+        raise InvalidDecision("?", f"key={key!r}: {reason}")
 
 
 class TimerCancelled(msgspec.Struct, frozen=True):

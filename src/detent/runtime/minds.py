@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..clock import from_micros
-from ..deciders import DeciderPlan, effect_job, timer_job
+from ..deciders import DeciderPlan, effect_job, timer_job, unknown_fields
 from ..decisions import TIMER_CANCELLED, Decision, Recorded, TimerCancelled
 from ..errors import CannotDecode, InvalidDecision, InvalidInput, PayloadError, UnreadableEvent
 from ..functions import Step
@@ -88,14 +88,14 @@ class DeciderMind:
     def decide(self, state: Any, given: Given, now: int) -> Turn:
         try:
             decision: Any = self.plan.decider.decide(state, given.input, from_micros(now))
+            if not isinstance(decision, Decision):
+                reason = f"decide returned {decision!r:.80}; return a Decision with at least one event"
+                raise InvalidDecision(self.name, reason)
+            return self._encoded(decision, now)
         except InvalidDecision as error:
             if error.decider == "?":  # a decision does not know whose it is
                 error.decider = self.name
             raise
-        if not isinstance(decision, Decision):
-            reason = f"decide returned {decision!r:.80}; return a Decision with at least one event"
-            raise InvalidDecision(self.name, reason)
-        return self._encoded(decision, now)
 
     def evolved(self, state: Any, turn: Turn) -> Any:
         evolve = self.plan.decider.evolve
@@ -242,6 +242,8 @@ class DeciderMind:
             raise InvalidInput(self.name, f"{payload!r:.80}", f"its `type` is one of {known}")
         tagged = getattr(getattr(cls, "__struct_config__", None), "tag_field", None) == "type"
         data = dict(payload) if tagged else {key: value for key, value in payload.items() if key != "type"}
+        if unknown := unknown_fields(cls, data):
+            raise InvalidInput(self.name, f"{payload!r:.80}", f"{kind} has no field {', '.join(unknown)}")
         try:
             return _of_plain(self._codec, data, cls, f"input {kind}")
         except CannotDecode as error:
