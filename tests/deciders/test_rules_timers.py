@@ -20,6 +20,7 @@ from tests.deciders.orders import (
     Ring,
     Said,
     Say,
+    Stop,
     Undecidable,
     executions,
     gap_free,
@@ -383,3 +384,15 @@ def test_a_retry_needs_no_time_to_be_the_same_for_everybody() -> None:
     """What the tests above wait for: a timer waits less than an hour between two attempts."""
     waits = [detent.deciders.TIMERS.wait_after(n, Undecidable()) for n in range(1, 20)]
     assert all(wait is not None and wait <= Retry().longest for wait in waits)
+
+
+def test_a_timer_does_not_fire_for_another_instance_once_its_own_is_over(apps: Apps) -> None:
+    """It was cancelled when its instance ended, earlier in the same commit."""
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", timers={"k": 0}))
+    app.execute(Log, Say("m", "b"))
+    timer = claimed(app, Log, "timer")
+    _, fired = applied(app, deciding_of(app, Log, Stop("l")), bringing(app, Log, timer, Ring("m", "k")))
+    assert fired.stale
+    assert texts(app, Log, "m") == ["b"]
+    assert letters(app, "log:l", "timer") == [("canceled", "canceled_by_finish")]

@@ -393,7 +393,7 @@ def _decide(op: Decide, plans: Plans) -> Any:
     assert plans.deciding is not None
     if op.ends is None:
         return plans.deciding.decide(op)
-    if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op):
+    if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op.ends, op.timer):
         return Decided(stale=True)
     answer = plans.deciding.decide(op)
     done = isinstance(answer, Decided) and answer.error is None and not answer.more

@@ -36,7 +36,7 @@ from ..kernel.decide import (
     inbox_execution,
     instance_run,
 )
-from ..kernel.model import ExecutionState, NewExecution, NewRun, Operation, RunEnd, RunState
+from ..kernel.model import ExecutionState, NewExecution, NewRun, Operation, RunEnd, RunState, Settle
 from ..kernel.settle import TIMER, Outcome
 from .base import Tx, batch, rows_to, write
 from .changes import Changes, end_run
@@ -170,14 +170,12 @@ class Deciding:
 
     # Turns
 
-    def fires(self, op: Decide) -> bool:
-        """Whether the timer that brings this input was not cancelled earlier in this very batch."""
-        return op.timer is None or (op.ends is not None and self._firing(op) not in self._silenced)
-
-    def _firing(self, op: Decide) -> Key:
-        assert op.ends is not None
-        assert op.timer is not None
-        return op.ends.key.run_id, op.timer
+    def fires(self, end: Settle, key: str | None) -> bool:
+        """Whether what brings an input is no timer that was cancelled earlier in this very batch."""
+        run, node = end.key.run_id, end.key.node
+        if node.partition(":")[0] == TIMER and run in self._over:
+            return False
+        return key is None or (run, key) not in self._silenced
 
     def decide(self, op: Decide) -> Decided | Exception:
         """Take the turns of an operation, in order."""
