@@ -125,6 +125,25 @@ def test_after_a_crash_the_state_in_memory_is_that_of_the_events(
     assert app.state_at(decider, "l").said == ["a", "b", "c"]
 
 
+def test_what_the_database_raises_while_a_state_is_read_is_no_answer(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the batch, which is tried again; whoever asked does not hear of it."""
+    monkeypatch.setattr("detent.stores.streams.FEW", 0)  # so that events are read page by page
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a"))
+    for number in range(STATEMENTS):
+        app.engine.services.mind(Log).recall("log:l")  # it remembers nothing: its events are read
+        try:
+            with torn_at(number, monkeypatch):
+                [answer] = applied(app, deciding_of(app, Log, Say("l", "b")))
+            break
+        except Torn:
+            continue
+    assert answer.events[0].text == "b"
+    assert texts(app, Log) == ["a", "b"]
+
+
 def test_an_input_that_cannot_be_decided_leaves_nothing_and_its_neighbours_commit(apps: Apps) -> None:
     app = apps(Log, worker=False)
     answers = applied(

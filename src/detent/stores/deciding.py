@@ -185,19 +185,15 @@ class Deciding:
         instance = self._instances[op.run_id]
         if op.drain:
             return self._drain(op, instance)
-        try:
-            return self._turn(op, instance, op.inputs[0])
-        except Exception as error:
-            return error
+        return self._turn(op, instance, op.inputs[0])
 
     def _drain(self, op: Decide, instance: Instance) -> Decided:
         answer = Decided()
         last = 0
         for given in op.inputs:
-            try:
-                one = self._turn(op, instance, given)
-            except Exception as error:
-                answer.error, answer.more = error, True
+            one = self._turn(op, instance, given)
+            if isinstance(one, Exception):
+                answer.error, answer.more = one, True
                 return answer
             answer.ended = one.ended or answer.ended
             answer.applied += 1
@@ -209,8 +205,11 @@ class Deciding:
             self._inboxes[op.run_id] = (self._inboxes[op.run_id][0], False)
         return answer
 
-    def _turn(self, op: Decide, instance: Instance, given: Given) -> Decided:
-        """One input: what it leads to, or nothing."""
+    def _turn(self, op: Decide, instance: Instance, given: Given) -> Decided | Exception:
+        """One input: what it leads to, or nothing, or why it cannot be decided.
+
+        What the decider raises is an answer; what the database raises is none, and ends the batch.
+        """
         if given.input_id is not None and given.seq is None and (op.run_id, given.input_id) in self._known:
             return Decided()
         mind = instance.mind
@@ -218,19 +217,22 @@ class Deciding:
             self._note(op, instance, given, InputState.IGNORED, None, None)
             return Decided()
         if self._locked[op.run_id].state == RunState.PAUSED and op.ends is None:
-            raise InvalidState("execute an input of", op.run_id, "paused", "run.resume() lets it go on")
+            return InvalidState("execute an input of", op.run_id, "paused", "run.resume() lets it go on")
         if instance.broken is not None:
-            raise instance.broken
+            return instance.broken
         began = time.perf_counter()
-        before = mind.status(instance.state) if mind.observe else None
-        turn = mind.decide(instance.state, given, op.now)
+        try:
+            before = mind.status(instance.state) if mind.observe else None
+            turn = mind.decide(instance.state, given, op.now)
+        except Exception as error:
+            return error
         try:
             state = mind.evolved(instance.state, turn)
             over = mind.terminal(state)
             after = mind.status(state) if mind.observe else None
-        except Exception:
+        except Exception as error:
             self._restore(instance)
-            raise
+            return error
         instance.state, instance.over = state, over
         self._warn_if_slow(instance, time.perf_counter() - began)
         instance.moved = True

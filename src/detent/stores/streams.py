@@ -92,18 +92,26 @@ def pages_of(tx: Tx, run_id: str, after: int, upto: int) -> Iterator[list[EventR
 
 def _folded(mind: Mind, run: str, state: Any, after: int, head: int, pages: Any) -> Loaded:
     sequence = after
-    try:
-        for page in pages:
-            for number, row in enumerate(page, start=sequence + 1):
-                if row.sequence != number:
-                    raise UnreadableEvent(run, number, 0, "?", "it is missing from the store")
-            state = mind.fold(state, page)
-            sequence += len(page)
-        if sequence != head:
-            raise UnreadableEvent(run, sequence + 1, 0, "?", "it is missing from the store")
-    except Exception as error:  # of the code that reads events, or of `evolve`: the answer to whoever asks
-        return Loaded(head, None, 0, error)
+    for page in pages:  # (what the database raises meanwhile is no answer to anybody)
+        try:
+            state = mind.fold(state, _without_gap(run, page, sequence))
+        except Exception as error:  # of the code that reads events, or of `evolve`: it is, to whoever asks
+            return Loaded(head, None, 0, error)
+        sequence += len(page)
+    if sequence != head:
+        return Loaded(head, None, 0, _missing(run, sequence + 1))
     return Loaded(head, state, head - after, None)
+
+
+def _without_gap(run: str, page: list[EventRow], after: int) -> list[EventRow]:
+    for number, row in enumerate(page, start=after + 1):
+        if row.sequence != number:
+            raise _missing(run, number)
+    return page
+
+
+def _missing(run: str, sequence: int) -> UnreadableEvent:
+    return UnreadableEvent(run, sequence, 0, "?", "it is missing from the store")
 
 
 def events(tx: Tx, run_id: str, *, after: int, limit: int) -> list[EventRow]:
