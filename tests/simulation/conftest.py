@@ -11,7 +11,9 @@ from detent.stores.sql import SqlStore
 from tests.conformance.builders import NOW
 from tests.conftest import MySQLAdmin, PostgresAdmin
 
-pytest.register_assert_rewrite("tests.simulation.world")
+pytest.register_assert_rewrite(
+    "tests.simulation.world", "tests.simulation.clerk_world", "tests.simulation.clerk_model"
+)
 
 
 @pytest.fixture(scope="module")
