@@ -26,7 +26,7 @@ class Projection:
 
         class Totals(Projection):
             name = "totals"
-            deciders = [Order]
+            deciders = (Order,)
 
             def apply(self, event: Recorded, view: View) -> None:
                 if isinstance(event.event, Paid):

@@ -1,0 +1,55 @@
+"""Databases without events, projections and tables of projections."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from detent.stores.opening import open_store
+from detent.testing import TestingApp
+from tests.conftest import TABLES
+from tests.projections.world import Account
+
+ALSO = "events inputs snapshots projections views".split()
+OWN = [f"{name}_g{generation}" for name in ("ledger", "seen") for generation in range(1, 5)]
+
+
+@pytest.fixture
+def url(module_url: str) -> str:
+    """A database that is empty apart from Detent's tables."""
+    store = open_store(module_url)
+    with store._writer.transaction() as tx:
+        for table in {*TABLES, *ALSO}:
+            tx.run(f"DELETE FROM detent_{table}")
+        tx.run("UPDATE detent_counters SET value = 0")
+        for table in OWN:
+            tx.run(f"DROP TABLE IF EXISTS {table}")
+    store.close()
+    return module_url
+
+
+class Timeless:
+    """Makes apps whose time passes only when the test says so; they are closed when the test is over."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._opened: list[TestingApp] = []
+
+    def __call__(self, *include: Any, worker: bool = True, **settings: Any) -> TestingApp:
+        app = TestingApp(self._url, include=[Account, *include], **settings)
+        self._opened.append(app)
+        app.open(worker=worker)
+        return app
+
+    def close(self) -> None:
+        for app in self._opened:
+            with suppress(Exception):
+                app.close()
+
+
+@pytest.fixture
+def timeless(url: str) -> Iterator[Timeless]:
+    made = Timeless(url)
+    yield made
+    made.close()
