@@ -40,7 +40,6 @@ class Seen(Projection):
 def main(url: str, verb: str, position: str = "0") -> None:
     seen = Seen(int(position) if verb == "crash" else None)
     with detent.App(url, include=[Account, seen], grace=timedelta(seconds=5)):
-        print("ready", flush=True)
         sys.stdin.read()
 
 
