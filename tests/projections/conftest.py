@@ -1,4 +1,4 @@
-"""Databases without events, projections and tables of projections."""
+"""Databases without tables of projections; apps for which time passes only when the test says so."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,25 +8,20 @@ import pytest
 
 from detent.stores.opening import open_store
 from detent.testing import TestingApp
-from tests.conftest import TABLES
 from tests.projections.world import Account
 
-ALSO = "events inputs snapshots projections views".split()
 OWN = [f"{name}_g{generation}" for name in ("ledger", "seen") for generation in range(1, 5)]
 
 
 @pytest.fixture
-def url(module_url: str) -> str:
-    """A database that is empty apart from Detent's tables."""
-    store = open_store(module_url)
+def url(url: str) -> str:
+    """The same, without the tables that projections of other tests have made."""
+    store = open_store(url)
     with store._writer.transaction() as tx:
-        for table in {*TABLES, *ALSO}:
-            tx.run(f"DELETE FROM detent_{table}")
-        tx.run("UPDATE detent_counters SET value = 0")
         for table in OWN:
             tx.run(f"DROP TABLE IF EXISTS {table}")
     store.close()
-    return module_url
+    return url
 
 
 class Timeless:

@@ -110,7 +110,7 @@ class Runner:
                 self._block(plan, row, poison, now)
             elif events:
                 moved_to(row, self._apply(plan, tx, items, events, BUDGET), now)
-            else:  # what was there up to the head is removed, with its instances
+            else:  # nothing is there up to the head: somebody has removed events by hand
                 moved_to(row, max(row.position, head), now)
             items.write(tx, row.position)
             if live is not None and may_take_over(row, live):
