@@ -86,7 +86,7 @@ def test_two_workers_never_run_one_projection_at_the_same_time_or_miss_an_event(
     def writer(app: detent.App, account: str) -> None:
         add(app, *[1] * 25, id=account)
 
-    at_once(*(lambda a=app, n=n: writer(a, f"{n}") for n in range(3) for app in both))  # type: ignore[misc]
+    at_once(*(lambda a=app, n=n: writer(a, f"{n}") for n in range(3) for app in both))
     for app in both:
         wait(app, Guarded)
     assert overlaps == []
