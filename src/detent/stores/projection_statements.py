@@ -25,8 +25,7 @@ class ProjectionStatements:
     delete: str
     reached: str
     live_item: str
-    live_items: str
-    live_generation: str
+    items: str
     item: str
     first_items: str
     put_items: str
@@ -67,11 +66,12 @@ SELECT {row} FROM detent_projections p {by_key} WHERE {one}
         live_item=f"""
 SELECT v.value FROM detent_projections p {by_key} JOIN detent_views v ON {item}
  WHERE {live} AND v.item_key = :key""",
-        live_items=f"""
-SELECT v.item_key, v.value FROM detent_projections p {by_key} JOIN detent_views v ON {item}
- WHERE {live} AND v.item_key >= :low AND v.item_key < :high AND v.item_key > :after
- ORDER BY v.item_key LIMIT :limit""",
-        live_generation=f"SELECT p.generation FROM detent_projections p {by_key} WHERE {live}",
+        # With the generation's number as a constant: so it is a range of the key on every database.
+        items="""
+SELECT item_key, value FROM detent_views
+ WHERE projection = :name AND generation = :generation
+   AND item_key >= :low AND item_key < :high AND item_key > :after
+ ORDER BY item_key LIMIT :limit""",
         item="""
 SELECT value FROM detent_views
  WHERE projection = :name AND generation = :generation AND item_key = :key""",
@@ -83,5 +83,6 @@ SELECT item_key, value FROM detent_views
         delete_items=d.delete("detent_views", ITEM),
         some_keys="""
 SELECT item_key FROM detent_views
- WHERE projection = :name AND generation = :generation LIMIT :limit""",
+ WHERE projection = :name AND generation = :generation
+ ORDER BY item_key LIMIT :limit""",
     )

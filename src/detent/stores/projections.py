@@ -246,8 +246,17 @@ def live_item(tx: Tx, name: str, key: str) -> str | None:
 
 
 def live_items(tx: Tx, name: str, prefix: str, after: str, limit: int) -> Sequence[tuple[str, str]]:
+    known = live(tx, name)
+    if known is None:
+        return []
     rows = tx.query(
-        tx.sql.projections.live_items, name=name, low=prefix, high=prefix + _LAST, after=after, limit=limit
+        tx.sql.projections.items,
+        name=name,
+        generation=known.generation,  # should it be replaced just now: it stays for a while
+        low=prefix,
+        high=prefix + _LAST,
+        after=after,
+        limit=limit,
     )
     # (MySQL takes `a` for a text that begins with `a `.)
     return [(key, text) for key, text in rows if key.startswith(prefix)]
