@@ -7,6 +7,7 @@ import click
 from .command import Front
 from .instances import events, show, state
 from .letters import dead_letters
+from .projecting import projections
 
 
 @click.group(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
@@ -14,5 +15,5 @@ def decider() -> None:
     """Deciders: their states, events, dead letters and projections."""
 
 
-for _command in (show, events, state, dead_letters):
+for _command in (show, events, state, dead_letters, projections):
     decider.add_command(_command)
