@@ -1,0 +1,26 @@
+"""Detent for asyncio: AsyncApp, and the awaitable forms of what waits.
+
+    async with detent.AsyncApp("postgresql://...", include=[fulfil]) as app:
+        run = await app.start(fulfil, 42)
+        print(await run.result())
+
+Async workflows and steps run on the loop that opened the app.
+"""
+
+from .app import AsyncApp
+from .runs import AsyncRun
+from .waiting import now, patched, publish, random, receive, send, sleep, sleep_until, uuid
+
+__all__ = [
+    "AsyncApp",
+    "AsyncRun",
+    "now",
+    "patched",
+    "publish",
+    "random",
+    "receive",
+    "send",
+    "sleep",
+    "sleep_until",
+    "uuid",
+]

@@ -1,0 +1,61 @@
+"""What is asked of deciders, for asyncio."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ..deciders import Decider
+from ..engine.letters import Backlog, DeadLetter, DeadLetters
+from ..engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
+from ..kernel.machine import StateMachineView
+from .threads import in_thread
+
+S = TypeVar("S")
+
+
+class AsyncDeciders:
+    """`app.deciders`: looks at deciders; see `App.deciders`."""
+
+    def __init__(self, deciders: Deciders) -> None:
+        self._deciders = deciders
+
+    async def machine(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        *,
+        source: str = HISTORY,
+        limit: int | None = INSTANCES,
+    ) -> StateMachineView:
+        return await in_thread(lambda: self._deciders.machine(decider, source=source, limit=limit))
+
+    async def instance(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
+    ) -> InstanceView[S]:
+        return await in_thread(lambda: self._deciders.instance(decider, instance, history=history))
+
+    async def inboxes(self) -> list[Backlog]:
+        return await in_thread(self._deciders.inboxes)
+
+
+class AsyncDeadLetters:
+    """`app.dead_letters`: what was given up; see `App.dead_letters`."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self._letters = letters
+
+    async def __call__(
+        self, decider: Any = None, instance: str | None = None, *, limit: int | None = None
+    ) -> list[DeadLetter]:
+        return await in_thread(lambda: self._letters(decider, instance, limit=limit))
+
+    async def count(self, decider: Any = None) -> int:
+        return await in_thread(lambda: self._letters.count(decider))
+
+    async def replay(self, letter: DeadLetter | str) -> None:
+        await in_thread(lambda: self._letters.replay(letter))
+
+    async def replay_all(self, decider: Any = None) -> int:
+        return await in_thread(lambda: self._letters.replay_all(decider))
+
+    async def discard(self, letter: DeadLetter | str) -> None:
+        await in_thread(lambda: self._letters.discard(letter))
