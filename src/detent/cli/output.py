@@ -35,7 +35,8 @@ _PIPE_WIDTH = 200  # nobody's terminal: cut nothing off
 _FOLDED = 8  # lines of a traceback
 # A frame of ours: its place, then the lines of its code, which are indented more.
 _MACHINERY = re.compile(
-    r'^  File "[^"]*[/\\]detent[/\\](?:runtime[/\\]\w+|aio[/\\]\w+|functions)\.py".*\n(?:    .*\n)*', re.MULTILINE
+    r'^  File "[^"]*[/\\]detent[/\\](?:runtime[/\\]\w+|aio[/\\]\w+|functions)\.py".*\n(?:    .*\n)*',
+    re.MULTILINE,
 )
 
 
