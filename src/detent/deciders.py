@@ -23,6 +23,7 @@ import msgspec
 from .clock import span_micros
 from .context import Context
 from .decisions import TIMER_CANCELLED, Decision, TimerCancelled
+from .declaring import made
 from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError
 from .kernel.policies import Retry
 
@@ -266,12 +267,7 @@ def plan_decider(item: Any) -> DeciderPlan | None:
     if isinstance(item, Decider):
         return _plan(item)
     if isinstance(item, type) and issubclass(item, Decider) and item is not Decider:
-        missing = [p for p in inspect.signature(item).parameters.values() if p.default is p.empty]
-        if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in missing):
-            raise DefinitionError(
-                f"{item.__qualname__} needs arguments to be made; include an object: {item.__name__}(...)"
-            )
-        return _plan(item())
+        return _plan(made(item))
     return None
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .clock import span_micros
 from .errors import DefinitionError
 from .kernel.policies import ExceptionPolicy
 
+T = TypeVar("T")
 Condition = Callable[[Any], Any] | str | bool
 
 
@@ -104,3 +106,13 @@ def queue_problem(queue: Any, priority: Any) -> str | None:
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         return f"has priority={priority!r}; it is a whole number, a higher one runs sooner"
     return None
+
+
+def made(cls: type[T]) -> T:
+    """An object of a definition's class; one that needs arguments has to be made by whoever includes it."""
+    missing = [p for p in inspect.signature(cls).parameters.values() if p.default is p.empty]
+    if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in missing):
+        raise DefinitionError(
+            f"{cls.__qualname__} needs arguments to be made; include an object: {cls.__name__}(...)"
+        )
+    return cls()

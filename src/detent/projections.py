@@ -7,13 +7,13 @@ checkpoint in one transaction (runtime/projecting.py, worker/projector.py).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from .deciders import Decider
 from .decisions import Recorded
+from .declaring import made
 from .errors import DefinitionError
 from .kernel.policies import Retry
 
@@ -80,12 +80,7 @@ def plan_projection(item: Any) -> ProjectionPlan | None:
     if isinstance(item, Projection):
         return _plan(item)
     if isinstance(item, type) and issubclass(item, Projection) and item is not Projection:
-        missing = [p for p in inspect.signature(item).parameters.values() if p.default is p.empty]
-        if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in missing):
-            raise DefinitionError(
-                f"{item.__qualname__} needs arguments to be made; include an object: {item.__name__}(...)"
-            )
-        return _plan(item())
+        return _plan(made(item))
     return None
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .model import ExecutionState, NewExecution, NewRun, Operation, RunEnd, Settle
+from .model import NewExecution, NewRun, Operation, RunEnd, Settle
 from .settle import EFFECT, INBOX, TIMER, waiting_state
 
 DECIDER = "decider"  # the kind of an instance's run
@@ -283,49 +283,34 @@ def follow(
 
 
 def _timer(mind: Mind, run_id: str, node: str, alarm: Alarm, now: int) -> NewExecution:
-    return NewExecution(
-        run_id=run_id,
-        node=node,
-        attempt=1,
-        kind=TIMER,
-        job=mind.timer_job(alarm.type),
-        queue=mind.queue,
-        precedence=mind.precedence,
-        state=waiting_state(alarm.due, now),
-        created_at=now,
-        scheduled_for=alarm.due,
-        topic=alarm.key,
-        input=alarm.data,
-    )
+    row = _letter(mind, run_id, node, TIMER, mind.timer_job(alarm.type), alarm.due, now)
+    row.topic, row.input = alarm.key, alarm.data
+    return row
 
 
 def _effect(mind: Mind, run_id: str, node: str, effect: Coded, now: int) -> NewExecution:
+    row = _letter(mind, run_id, node, EFFECT, mind.effect_job(effect.type), now, now)
+    row.input = effect.data
+    return row
+
+
+def _letter(mind: Mind, run_id: str, node: str, kind: str, job: str, due: int, now: int) -> NewExecution:
     return NewExecution(
         run_id=run_id,
         node=node,
         attempt=1,
-        kind=EFFECT,
-        job=mind.effect_job(effect.type),
+        kind=kind,
+        job=job,
         queue=mind.queue,
         precedence=mind.precedence,
-        state=ExecutionState.READY,
+        state=waiting_state(due, now),
         created_at=now,
-        scheduled_for=now,
-        input=effect.data,
+        scheduled_for=due,
     )
 
 
 def inbox_execution(op: Enqueue, attempt: int, state: str) -> NewExecution:
     """The execution that empties an inbox."""
-    return NewExecution(
-        run_id=op.run_id,
-        node=INBOX,
-        attempt=attempt,
-        kind=INBOX,
-        job=op.job,
-        queue=op.mind.queue,
-        precedence=op.mind.precedence,
-        state=state,
-        created_at=op.now,
-        scheduled_for=op.now,
-    )
+    row = _letter(op.mind, op.run_id, INBOX, INBOX, op.job, op.now, op.now)
+    row.attempt, row.state = attempt, state
+    return row

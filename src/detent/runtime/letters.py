@@ -17,9 +17,9 @@ from ..context import Abandoned, Canceled, Routine, RunInfo, Suspended
 from ..deciders import TIMERS, EffectContext, instance_of
 from ..errors import PayloadError, PermanentError
 from ..kernel.decide import Decide, Decided, Given, InputRow
-from ..kernel.model import Claimed, Park, Settle, Settled, Verdict
+from ..kernel.model import Claimed, Park, Settled, Verdict
 from ..kernel.policies import Retry
-from ..kernel.settle import EFFECT, INBOX, TIMER, Ending, Outcome, settle
+from ..kernel.settle import EFFECT, INBOX, TIMER, Ending, Outcome
 from .failures import encode_error
 from .frame import jittered
 from .mains import key_of
@@ -133,15 +133,6 @@ class Letter(Work):
 
     def _end(self, outcome: Outcome) -> Ending:
         return Ending(outcome=outcome, now=self._now())
-
-    def _settle(self, ending: Ending) -> Settle:
-        return Settle(
-            worker=self.claimed.worker,
-            key=key_of(self.claimed),
-            token=self.claimed.token,
-            now=ending.now,
-            plan=settle(self.claimed, ending),
-        )
 
 
 class EffectLetter(Letter):

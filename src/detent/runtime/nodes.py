@@ -29,7 +29,7 @@ from ..kernel.advance import Course
 from ..kernel.graph import AWAIT_JOB
 from ..kernel.model import Await, Claimed, Park, Record, RunState, Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry, choose
-from ..kernel.settle import Ending, Outcome, settle
+from ..kernel.settle import Ending, Outcome
 from ..workflows import Workflow
 from .beginning import Startable, Terms, begin, decode_fields
 from .calls import decode_call
@@ -191,15 +191,9 @@ class NodeWork(Work):
         return PAUSE
 
     def _settle(self, ending: Ending) -> Settle:
-        return Settle(
-            worker=self.claimed.worker,
-            key=key_of(self.claimed),
-            token=self.claimed.token,
-            now=ending.now,
-            plan=settle(self.claimed, ending),
-            parent=self.claimed.parent,
-            course=self.course,
-        )
+        operation = super()._settle(ending)
+        operation.parent, operation.course = self.claimed.parent, self.course
+        return operation
 
     def _park(self, target: str | None = None) -> Park:
         """Put it down: at once due again, or until another run has ended."""

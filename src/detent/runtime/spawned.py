@@ -74,6 +74,16 @@ class Work:
     def _now(self) -> int:
         return self.services.clock.now()
 
+    def _settle(self, ending: Ending) -> Settle:
+        """The operation that ends it so."""
+        return Settle(
+            worker=self.claimed.worker,
+            key=key_of(self.claimed),
+            token=self.claimed.token,
+            now=ending.now,
+            plan=settle(self.claimed, ending),
+        )
+
     # From other threads
 
     def told(self, state: str | None = None) -> None:
@@ -197,15 +207,6 @@ class SpawnedStep(Work):
 
     def _finish(self, value: Any) -> Settle:
         return self._settle(self._success(value))
-
-    def _settle(self, ending: Ending) -> Settle:
-        return Settle(
-            worker=self.claimed.worker,
-            key=key_of(self.claimed),
-            token=self.claimed.token,
-            now=ending.now,
-            plan=settle(self.claimed, ending),
-        )
 
 
 async def _no_main(request: MainBody) -> Any:
