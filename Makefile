@@ -7,9 +7,10 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SERVERS := $(PYTHON) tools/servers.py --
-# These have databases of their own, and mostly wait: four at a time.  Acceptance tests stop the servers,
-# so they come after, one by one.
+# All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
+# end them without warning: three at a time.  Those that stop the servers come last, and alone.
 QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
+SERVER_TESTS := tests/acceptance/test_database_away.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check bench soak
@@ -24,7 +25,8 @@ demo: $(STAMP) ## see a workflow survive a crash
 
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
 ifeq ($(strip $(ARGS)),)
-	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && $(BIN)/pytest tests/acceptance'
+	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && \
+		$(BIN)/pytest -q -n 3 tests/acceptance --ignore=$(SERVER_TESTS) && $(BIN)/pytest -q $(SERVER_TESTS)'
 else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
 endif
