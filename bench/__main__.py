@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .databases import URLS, fresh_database
-from .deciders import effects, hot_instance, inbox, many_instances, timers
+from .deciders import effects, hot_instance, inbox, many_instances, projection, timers
 from .graphs import graph_chain, graph_fan_out, graph_huge, graph_layers
 from .shapes import ONCE, Figure
 from .shapes import SHAPES as FUNCTION_SHAPES
@@ -39,6 +39,7 @@ SHAPES = {
     "decider-effects": effects,
     "decider-timers": timers,
     "decider-inbox": inbox,
+    "decider-projection": projection,
 }
 
 

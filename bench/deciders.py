@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import detent
-from detent import Decider, Decision, EffectContext
+from detent import Decider, Decision, EffectContext, Projection, Recorded, View
 
 from .databases import server_cpu
 from .shapes import CONCURRENCY, Figure
@@ -172,6 +172,41 @@ def inbox(kind: str, url: str) -> list[Figure]:
             return time.perf_counter() - begun
 
     return [Figure("decider: 10,000 inputs by inbox", INPUTS / asyncio.run(main()), "inputs/s", "higher")]
+
+
+class Sums(Projection):
+    name = "sums"
+    deciders = (Counter,)
+
+    def apply(self, event: Recorded[Added | Asked], view: View) -> None:
+        if isinstance(event.event, Added):
+            view[event.instance] = view.get(event.instance, 0) + event.event.amount
+
+
+def projection(kind: str, url: str) -> list[Figure]:
+    """A projection over 10,000 events from zero; and how far it is behind an event that comes alone."""
+
+    async def main() -> tuple[float, list[float]]:
+        async with detent.AsyncApp(url, include=[Counter], migrate=True) as app:
+            await _all(app, [Add(f"p-{n % INSTANCES}", 1) for n in range(INPUTS)])
+        async with detent.AsyncApp(url, include=[Counter, Sums]) as app:
+            begun = time.perf_counter()
+            await app.projections.wait(Sums)
+            taken = time.perf_counter() - begun
+            behind = []
+            for number in range(60):
+                await asyncio.sleep(0.01)
+                await app.execute(Counter, Add(f"p-{number}", 1))
+                begun = time.perf_counter()
+                await app.projections.wait(Sums)
+                behind.append((time.perf_counter() - begun) * 1000)
+            return taken, sorted(behind)
+
+    taken, behind = asyncio.run(main())
+    return [
+        Figure("projection: 10,000 events", INPUTS / taken, "events/s", "higher"),
+        Figure("projection: behind by", behind[len(behind) // 2], "ms", "lower", samples=behind),
+    ]
 
 
 async def _positions(app: detent.AsyncApp, wanted: int) -> None:

@@ -296,3 +296,18 @@ def test_an_initial_state_is_not_shared_between_instances(apps: Apps) -> None:
     applied(app, *(deciding_of(app, decider, Say(instance, instance)) for instance in "klm"))
     assert [texts(app, decider, instance) for instance in "klm"] == [["k"], ["l"], ["m"]]
     assert [app.state_at(decider, instance).said for instance in "klm"] == [["k"], ["l"], ["m"]]
+
+
+def test_forgotten_snapshots_are_taken_anew(apps: Apps) -> None:
+    class Often(Bank):
+        type = "often"
+        snapshot_every = 2
+
+    app = apps(Often, worker=False)
+    app.execute(Often, Book("b"))
+    app.execute(Often, Book("b"))
+    assert [app.deciders.forget_snapshots(Often) for _ in range(2)] == [1, 0]
+    app.execute(Often, Book("b"))
+    app.execute(Often, Book("b"))
+    assert app.deciders.forget_snapshots(Often) == 1
+    assert len(app.state_at(Often, "b").entries) == 4

@@ -36,6 +36,9 @@ class AsyncDeciders:
     async def inboxes(self) -> list[Backlog]:
         return await in_thread(self._deciders.inboxes)
 
+    async def forget_snapshots(self, decider: type[Decider[Any, Any, Any, Any]] | str) -> int:
+        return await in_thread(lambda: self._deciders.forget_snapshots(decider))
+
 
 class AsyncDeadLetters:
     """`app.dead_letters`: what was given up; see `App.dead_letters`."""

@@ -262,3 +262,12 @@ class Deciders:
     def inboxes(self) -> list[Backlog]:
         """The inboxes in which something waits, one line for each decider."""
         return backlogs(self._engine)
+
+    def forget_snapshots(self, decider: type[Decider[Any, Any, Any, Any]] | str) -> int:
+        """Remove a decider's snapshots; returns how many.
+
+        They are taken anew as inputs come.  For what the code itself does not show: a change in what
+        `evolve` calls.
+        """
+        name = self._engine.services.mind(decider).name
+        return self._engine.store.forget_snapshots(name)

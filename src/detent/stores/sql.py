@@ -414,6 +414,10 @@ class SqlStore:
             rows = tx.query(tx.sql.deciders.observed, type=decider, limit=limit)
         return rows_to(letters.Observed, rows)
 
+    def forget_snapshots(self, type: str) -> int:
+        """Remove the snapshots of a decider's instances, and say how many; twice removes none."""
+        return self._again(self._writer, lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
+
     def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
         """What waits in an instance's inbox, in the order of arrival."""
         with self._reading() as tx:
