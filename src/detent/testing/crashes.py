@@ -12,7 +12,8 @@ from typing import Any
 from ..app import Run
 from ..context import Abandoned
 from ..graphs import job_name
-from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, Start, StepState
+from ..kernel.decide import Decide, Enqueue
+from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, StepState
 from ..runtime.failures import describe
 from ..stores.base import Driver, Lessor, Tx
 from ..stores.batch import Applied
@@ -245,8 +246,10 @@ def _label(operation: Operation) -> str | None:
         return "a wait"
     if isinstance(operation, Send):
         return f"message {operation.name}"
-    if isinstance(operation, Start):
-        return None
+    if isinstance(operation, Decide):
+        return f"{', '.join(given.type for given in operation.inputs) or 'nothing'} for {operation.run_id}"
+    if isinstance(operation, Enqueue):
+        return f"{operation.input.type} for the inbox of {operation.run_id}"
     return None
 
 
