@@ -178,7 +178,10 @@ class App:
             routine = deciding.call_in(frame, engine, decider, input, input_id)
             return deciding.events_of(engine, decider, frame.drive(routine))
         operation = deciding.decision_of(engine, decider, input, input_id)
-        return cast(list[E], engine.services.committer.run(operation).events)
+        answer = engine.services.committer.run(operation)
+        if deciding.may_be_repeated(answer, input_id):
+            return deciding.decided_before(engine, operation)
+        return cast(list[E], answer.events)
 
     def execute_dynamic(
         self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
@@ -194,8 +197,12 @@ class App:
 
         Inputs of one inbox are decided in the order of arrival.  False, where its `input_id` was known.
         """
+        frame = current_frame("enqueue_input")
+        if frame is not None:
+            return cast(bool, frame.drive(deciding.enqueue_in(frame, self.engine, decider, input, input_id)))
         operation = deciding.enqueuing_of(self.engine, decider, input, input_id)
-        return cast(bool, self.engine.services.committer.run(operation).created)
+        created: bool = self.engine.services.committer.run(operation).created
+        return created or input_id is None  # another attempt at a step has put it there
 
     def state_at(
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None

@@ -277,7 +277,7 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
     if not isinstance(name, str) or not _is_name(name):
         raise DefinitionError(
             f"{cls.__qualname__} needs a name under which it is stored: type = 'order'"
-            f" (at most {LONGEST_TYPE} characters, without : ! @ <)"
+            f" (at most {LONGEST_TYPE} characters, without : ! @ < # /)"
         )
     for method in ("initial", "decide", "evolve"):
         if getattr(cls, method) is getattr(Decider, method):
@@ -322,7 +322,7 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
 
 def _is_name(name: str) -> bool:
     """Whether instances and jobs can be called by it, on every database."""
-    unfit = any(char in ":!@<\x00" or "\ud800" <= char <= "\udfff" for char in name)
+    unfit = any(char in ":!@<#/" for char in name) or not name.isprintable()
     return 0 < len(name) <= LONGEST_TYPE and not unfit and name == name.strip()
 
 

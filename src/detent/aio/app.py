@@ -129,7 +129,10 @@ class AsyncApp:
             routine = deciding.call_in(frame, engine, decider, input, input_id)
             return deciding.events_of(engine, decider, await frame.adrive(routine))
         operation = deciding.decision_of(engine, decider, input, input_id)
-        return cast(list[E], (await engine.services.committer.arun(operation)).events)
+        answer = await engine.services.committer.arun(operation)
+        if deciding.may_be_repeated(answer, input_id):
+            return await in_thread(lambda: deciding.decided_before(engine, operation))
+        return cast(list[E], answer.events)
 
     async def execute_dynamic(
         self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
@@ -144,8 +147,13 @@ class AsyncApp:
     ) -> bool:
         """Put an input into its instance's inbox; see `App.enqueue_input`."""
         await self.ensure_open()
+        frame = current_frame("enqueue_input")
+        if frame is not None:
+            routine = deciding.enqueue_in(frame, self.engine, decider, input, input_id)
+            return cast(bool, await frame.adrive(routine))
         operation = deciding.enqueuing_of(self.engine, decider, input, input_id)
-        return cast(bool, (await self.engine.services.committer.arun(operation)).created)
+        created: bool = (await self.engine.services.committer.arun(operation)).created
+        return created or input_id is None  # another attempt at a step has put it there
 
     async def state_at(
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None

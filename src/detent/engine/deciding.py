@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from ..context import Context, Frame, ask_database, current_step
-from ..deciders import Decider, inbox_job
+from ..deciders import Decider, DeciderPlan, inbox_job
 from ..decisions import Recorded
 from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
 from ..functions import Step
 from ..ids import uuid7
-from ..kernel.decide import Decide, Decided, Enqueue, Given, InputState, NewInput
+from ..kernel.decide import Decide, Decided, Enqueue, Enqueued, Given, InputState, NewInput
 from ..runtime.letters import turn_id
 from ..runtime.minds import DeciderMind
 from ..runtime.transactions import in_transaction
@@ -115,7 +115,18 @@ def enqueuing_of(
     )
 
 
-# A workflow that executes an input does so as a step: recorded, and once.
+def may_be_repeated(answer: Decided, input_id: str | None) -> bool:
+    """Whether it may have been an earlier attempt at the step we are in that has given this input."""
+    return not answer.events and input_id is None and current_step() is not None
+
+
+def decided_before(engine: Engine, operation: Decide) -> list[Any]:
+    """The events of an input that was given before."""
+    rows = engine.store.events_of_turn(operation.run_id, operation.inputs[0].turn)
+    return list(operation.mind.read(rows))
+
+
+# A workflow that executes or enqueues an input does so as a step: recorded, and once.
 
 
 class ExecutedEvent(msgspec.Struct):
@@ -125,23 +136,43 @@ class ExecutedEvent(msgspec.Struct):
 
 def call_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Any:
     """The routine by which a workflow's own code executes an input."""
-    plan = engine.registry.decider(decider)
     codec = Codec()
-    name = plan.input_name(input)
-    data = msgspec.json.decode(codec.encode(input, f"input {name}"))
 
     def execute(ctx: Context, input: str, data: Any, id: str | None) -> list[ExecutedEvent]:
         mind = engine.services.mind(plan.name)
-        known = mind.input_of(input, engine.services.codec.encode(data, "an input"))
-        op = _decide(engine, mind, known, id or ctx.next_start_id())
+        op = _decide(engine, mind, _read_back(engine, mind, input, data), id or ctx.next_start_id())
         answer: Decided = engine.services.committer.run(op)
-        events = answer.events or mind.read(engine.store.events_of_turn(op.run_id, op.inputs[0].turn))
         return [
             ExecutedEvent(mind.plan.names[type(event)], msgspec.json.decode(codec.encode(event, "an event")))
-            for event in events
+            for event in answer.events or decided_before(engine, op)
         ]
 
-    return frame.call(Step(execute, id=f"execute/{plan.name}"), (name, data, input_id), {})
+    plan = engine.registry.decider(decider)
+    return frame.call(Step(execute, id=f"execute {plan.name}"), (*_plain(plan, input), input_id), {})
+
+
+def enqueue_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Any:
+    """The routine by which a workflow's own code enqueues an input."""
+
+    def enqueue(ctx: Context, input: str, data: Any, id: str | None) -> bool:
+        mind = engine.services.mind(plan.name)
+        known = _read_back(engine, mind, input, data)
+        op = enqueuing_of(engine, plan.name, known, id or ctx.next_start_id())
+        answer: Enqueued = engine.services.committer.run(op)
+        return answer.created or id is None
+
+    plan = engine.registry.decider(decider)
+    return frame.call(Step(enqueue, id=f"enqueue {plan.name}"), (*_plain(plan, input), input_id), {})
+
+
+def _plain(plan: DeciderPlan, input: Any) -> tuple[str, Any]:
+    """An input's kind and its fields, as a journal holds them."""
+    name = plan.input_name(input)
+    return name, msgspec.json.decode(Codec().encode(input, f"input {name}"))
+
+
+def _read_back(engine: Engine, mind: DeciderMind, name: str, data: Any) -> Any:
+    return mind.input_of(name, engine.services.codec.encode(data, "an input"))
 
 
 def events_of(engine: Engine, decider: Asked, recorded: list[ExecutedEvent]) -> list[Any]:
