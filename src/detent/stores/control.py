@@ -12,6 +12,7 @@ import msgspec
 from ..errors import InvalidState
 from ..kernel.advance import Course
 from ..kernel.control import GIVEN_AWAY, check, set_aside, taken_up, undone
+from ..kernel.decide import DECIDER
 from ..kernel.model import MAIN, Claimed, RunRow, RunState, topic_of
 from ..kernel.settle import Outcome
 from . import readiness
@@ -90,6 +91,8 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     run = lock(tx, run_id)
     check("cancel", run_id, run.state)
     canceled = cancel_run(tx, run_id, reason=reason, now=now)
+    if run.kind == DECIDER:  # nobody will empty its inbox
+        tx.run(tx.sql.deciders.ignore_inputs, id=run_id, now=now)
     if run.parent is not None:
         readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)
     return canceled

@@ -31,6 +31,7 @@ class DeciderStatements:
     known_inputs: str
     insert_inputs: str
     end_inputs: str
+    ignore_inputs: str
     pending_inputs: str
     inboxes: str
     depths: str
@@ -107,6 +108,9 @@ SELECT i.run_id, i.input_id
             " from_status = x.from_status, to_status = x.to_status",
             "t.seq = x.seq",
         ),
+        # The instance was canceled: what waits will never be decided.
+        ignore_inputs="""
+UPDATE detent_inputs SET state = 'ignored', handled_at = :now WHERE run_id = :id AND state = 'pending'""",
         pending_inputs=f"""
 SELECT {", ".join(f"i.{c}" for c in columns_of(InputRow))}
   FROM detent_inputs i {d.by("detent_inputs_pending")}
