@@ -18,10 +18,17 @@ import msgspec
 from ..clock import from_micros
 from ..deciders import DeciderPlan, effect_job, timer_job, unknown_fields
 from ..decisions import TIMER_CANCELLED, Decision, Recorded, TimerCancelled
-from ..errors import CannotDecode, InvalidDecision, InvalidInput, PayloadError, UnreadableEvent
+from ..errors import (
+    CannotDecode,
+    InvalidDecision,
+    InvalidInput,
+    PayloadError,
+    PayloadTooLarge,
+    UnreadableEvent,
+)
 from ..functions import Step
 from ..kernel.decide import Alarm, Coded, EventRow, Given, Turn
-from ..serialization import Codec
+from ..serialization import Codec, plain
 
 log = logging.getLogger("detent")
 REMEMBERED = 10_000  # states of a decider that a process keeps
@@ -74,7 +81,7 @@ class DeciderMind:
         return bool(self.plan.decider.is_terminal(state))
 
     def status(self, state: Any) -> str:
-        return str(self.plan.decider.status(state))[:255]
+        return plain(str(self.plan.decider.status(state)))[:255]
 
     def fold(self, state: Any, events: Sequence[EventRow]) -> Any:
         evolve = self.plan.decider.evolve
@@ -117,6 +124,9 @@ class DeciderMind:
             if self._comes_back(text, state):
                 return text
             reason = f"the state of {run_id} would come back as another; say what its fields hold"
+        except PayloadTooLarge as error:
+            log.warning("there is no snapshot of %s: %s", run_id, error)
+            return None
         except PayloadError as error:
             reason = str(error)
         self.snapshot_every = None  # said once; instances are replayed from their events
