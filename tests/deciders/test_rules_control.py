@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import detent
+from detent.engine.letters import backlogs
 from detent.errors import InvalidState
 from detent.testing import TestingApp
 from tests.conformance.builders import everything
@@ -169,6 +170,32 @@ def test_a_cancel_ends_timers_effects_and_the_inbox_and_inputs_are_ignored_from_
     worker.execute(Log, Say("m", "a", mails=["two"]))
     eventually(lambda: len(texts(worker, Log, "m")) == 2, "the worker works")
     assert types(worker, Log) == ["Said"]
+
+
+def test_what_waits_in_the_inbox_of_a_canceled_instance_is_ignored(apps: Apps) -> None:
+    """It waits no more: nobody would ever empty that inbox."""
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a"))
+    for text in "bc":
+        app.enqueue_input(Log, Say("l", text))
+        app.enqueue_input(Log, Say("m", text))
+    app.run("log:l").cancel()
+    rows = sql(app, "SELECT state FROM detent_inputs WHERE run_id = 'log:l'")
+    assert rows == [("ignored",)] * 2
+    [backlog] = backlogs(app.engine)
+    assert (backlog.pending, backlog.instances) == (2, 1)
+
+
+def test_what_waits_in_the_inbox_of_an_instance_that_ends_is_ignored(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    for text in "ab":
+        app.enqueue_input(Log, Say("l", text))
+    app.execute(Log, Stop("l"))
+    worker = apps(Log)
+    eventually(lambda: backlogs(worker.engine) == [], "nothing waits any more")
+    assert types(worker, Log) == ["Stopped"]
+    assert sql(worker, "SELECT DISTINCT state FROM detent_inputs") == [("ignored",)]
+    eventually(lambda: letters(worker, "log:l", "inbox") == [("completed", "success")], "it was emptied")
 
 
 def test_an_effect_that_executes_when_its_instance_is_canceled_sees_it_and_is_not_decided(apps: Apps) -> None:
