@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detent import Decider, Decision, EffectContext, PermanentError, Retry
 
-INSTANCES = ("a", "b", "c")
+INSTANCES = ("a", "b")
 KEYS = ("k", "l")
 PATIENT = Retry(attempts=4)  # how often timers and inboxes are tried here
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -204,9 +204,9 @@ def _done(input: Do) -> Decision:
 _instances = st.sampled_from(INSTANCES)
 _keys = st.sampled_from(KEYS)
 _few = st.integers(0, 3)
-_seconds = st.sampled_from([0, 1, 5, 60])
-_rarely = st.integers(0, 11).map(lambda n: n == 11)
-_patience = st.sampled_from([0, 0, 0, 2, 6, 99])
+_seconds = st.sampled_from([0, 0, 1, 5, 60])
+_rarely = st.integers(0, 15).map(lambda n: n == 15)
+_patience = st.sampled_from([0, 0, 0, 0, 0, 4, 4, 12, 12, 99])
 
 _replies = st.builds(Reply, id=_instances, number=_few, patience=_patience, ends=_rarely)
 
