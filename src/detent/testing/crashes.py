@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..app import Run
-from ..context import Abandoned
+from ..deciders import is_decider
 from ..graphs import job_name
-from ..kernel.decide import Decide, Enqueue
-from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, StepState
 from ..runtime.failures import describe
-from ..stores.base import Driver, Lessor, Tx
-from ..stores.batch import Applied
-from ..stores.sql import SqlStore
+from ..stores.base import Driver
 from ..stores.sqlite import SqliteDriver
 from .apps import TestingApp
 from .clock import ManualClock
-
-
-class Crash(Abandoned):
-    """The process is dead; nothing of it reaches the database any more."""
+from .crashing import CrashingStore, Point, crashing, points_of
+from .decider_crashes import DeciderTrial
 
 
 class WorkflowNotCrashSafe(AssertionError):
     """A workflow comes out differently when it crashes; the message lists where."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A moment at which a crash may happen: just before or just after a commit."""
-
-    label: str
-    number: int
-    after: bool
-
-    def __str__(self) -> str:
-        count = f" (time {self.number})" if self.number > 1 else ""
-        return f"{'after' if self.after else 'before'} the commit of {self.label}{count}"
 
 
 def crash_everywhere(
@@ -56,12 +33,18 @@ def crash_everywhere(
         crash_everywhere(fulfil, 42)
         crash_everywhere(approve, 7, with_=lambda run: run.send("approval", True))
         crash_everywhere(OrderWorkflow, order_id=7)     # also classes, graphs, templates
+        crash_everywhere(Order, Create(id="o-1"), Pay(id="o-1"))    # a decider, and its inputs
 
     Fails with the list of points where the result differs from an undisturbed run, a
-    recorded step ran again, or a transactional step committed twice.  Returns how many
-    points it tried.
+    recorded step ran again, or a transactional step committed twice.  Of a decider the
+    events are compared: what an instance has decided, and in which order.  Returns how
+    many points it tried.
     """
-    trial = _Trial(workflow, args, kwargs, with_, include)
+    trial: _Trial | DeciderTrial
+    if is_decider(workflow):
+        trial = DeciderTrial(workflow, args, include)
+    else:
+        trial = _Trial(workflow, args, kwargs, with_, include)
     expected, points = trial.undisturbed()
     wrong = []
     for point in points:
@@ -72,9 +55,13 @@ def crash_everywhere(
     if wrong:
         lines = "\n  ".join(wrong)
         raise WorkflowNotCrashSafe(
-            f"{job_name(workflow)} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}"
+            f"{_name(workflow)} is not safe at {len(wrong)} of {len(points)} points:\n  {lines}"
         )
     return len(points)
+
+
+def _name(workflow: Any) -> str:
+    return str(workflow.type) if is_decider(workflow) else job_name(workflow)
 
 
 class _Trial:
@@ -99,33 +86,28 @@ class _Trial:
             run = self._begin(app)
             app.speedrun(run)
             outcome = _outcome(run)
-            seen = list(_crashing(app).seen)
-        counts: Counter[str] = Counter()
-        points = []
-        for label in seen:
-            counts[label] += 1
-            points += [Point(label, counts[label], after) for after in (False, True)]
-        return outcome, points
+            seen = list(crashing(app).seen)
+        return outcome, points_of(seen)
 
     def crashing_at(self, point: Point) -> tuple[str, list[str]]:
         driver, clock = SqliteDriver(":memory:"), ManualClock()
         first = self._app(driver, clock, point)
         first.open(worker=True)
         run = self._begin(first)
-        store = _crashing(first)
+        store = crashing(first)
         worker = first.engine.worker
         assert worker is not None
         self._run_until_dead(first, store)
         worker.vanish()
         store.dead = True
         second = self._app(driver, clock, None)
-        _crashing(second).recorded = store.recorded
+        crashing(second).recorded = store.recorded
         with second:
             second.engine.store.bury(worker.id, max_recoveries=10, now=clock.now())
             second.poke()
             again = second.run(run.id)
             second.speedrun(again)
-            return _outcome(again), _crashing(second).twice
+            return _outcome(again), crashing(second).twice
 
     def _run_until_dead(self, app: TestingApp, store: CrashingStore) -> None:
         """Let time fly until the crash, or until the run is over without having met it."""
@@ -150,112 +132,6 @@ class _Trial:
             self._with(outside.run(run.id))
             app.poke()
         return run
-
-
-class CrashingStore(SqlStore):
-    """A store that dies at a chosen point, and takes everything of its app along."""
-
-    def __init__(self, driver: Driver, *, dialect: str, point: Point | None) -> None:
-        super().__init__(driver, dialect=dialect)
-        self._point = point
-        self._counts: Counter[str] = Counter()
-        self._shared = driver
-        self.seen: list[str] = []
-        self.recorded: set[tuple[str, str]] = set()
-        self.twice: list[str] = []
-        self.dead = False
-        self.crashed = threading.Event()
-
-    def apply(
-        self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
-    ) -> Applied:
-        self._check()
-        labels = [label for operation in operations if (label := _label(operation))]
-        self._maybe_die(labels, after=False)
-        applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor)
-        self._note(operations)
-        self._maybe_die(labels, after=True)
-        self.seen += labels
-        return applied
-
-    @contextmanager
-    def transaction(self) -> Iterator[Tx]:
-        self._check()
-        with super().transaction() as tx:
-            self._within: list[Operation] = []
-            yield tx
-            labels = [label for operation in self._within if (label := _label(operation))]
-            self._maybe_die(labels, after=False)
-        self._note(self._within)
-        self._maybe_die(labels, after=True)
-        self.seen += labels
-
-    def apply_within(self, tx: Tx, operation: Operation) -> Any:
-        self._within.append(operation)
-        return super().apply_within(tx, operation)
-
-    def claim(self, *args: Any, **kwargs: Any) -> Any:
-        return [] if self.dead else super().claim(*args, **kwargs)
-
-    def close(self) -> None:
-        """The database in memory is shared by the apps of a trial: it goes when the trial is over."""
-
-    def _check(self) -> None:
-        if self.dead:
-            raise Crash
-
-    def _maybe_die(self, labels: list[str], *, after: bool) -> None:
-        point = self._point
-        if not after:
-            self._counts.update(labels)
-        if point is None or self.dead or point.after is not after or point.label not in labels:
-            return
-        if self._counts[point.label] >= point.number:
-            self.dead = True
-            self.crashed.set()
-            raise Crash
-
-    def _note(self, operations: Sequence[Operation]) -> None:
-        for operation in operations:
-            if isinstance(operation, Settle) and operation.plan.goes_on:
-                node = (operation.key.run_id, f"node {operation.key.node}")
-                if node in self.recorded:
-                    self.twice.append(operation.key.node)
-                self.recorded.add(node)
-            for step in operation.steps if isinstance(operation, Record) else ():
-                if step.state in (StepState.COMPLETED, StepState.FAILED):
-                    if (step.run_id, step.key) in self.recorded:
-                        self.twice.append(step.key)
-                    self.recorded.add((step.run_id, step.key))
-
-
-def _label(operation: Operation) -> str | None:
-    """What an operation is to the reader of a report; None where a crash is not interesting."""
-    if isinstance(operation, Record):
-        parts = [
-            f"{step.key} ({step.state})" for step in operation.steps if step.state != StepState.EXECUTING
-        ]
-        parts += [f"spawn {row.node}" for row in operation.executions]
-        parts += [
-            f"child {run.parent_key}" for run in (operation.children.runs if operation.children else ())
-        ]
-        return ", ".join(parts) or None
-    if isinstance(operation, Settle):
-        return f"the end of {operation.key.node if operation.key.node != MAIN else 'the run'}"
-    if isinstance(operation, Park):
-        return "a wait"
-    if isinstance(operation, Send):
-        return f"message {operation.name}"
-    if isinstance(operation, Decide):
-        return f"{', '.join(given.type for given in operation.inputs) or 'nothing'} for {operation.run_id}"
-    if isinstance(operation, Enqueue):
-        return f"{operation.input.type} for the inbox of {operation.run_id}"
-    return None
-
-
-def _crashing(app: TestingApp) -> CrashingStore:
-    assert isinstance(app.engine.store, CrashingStore)
-    return app.engine.store
 
 
 def _outcome(run: Run[Any]) -> str:
