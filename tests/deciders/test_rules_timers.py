@@ -8,6 +8,7 @@ import pytest
 
 import detent
 from detent import Decision, Retry
+from detent.errors import NotADeadLetter
 from detent.kernel.settle import Outcome
 from detent.testing import TestingApp
 from tests.conformance.builders import settling
@@ -396,3 +397,18 @@ def test_a_timer_does_not_fire_for_another_instance_once_its_own_is_over(apps: A
     assert fired.stale
     assert texts(app, Log, "m") == ["b"]
     assert letters(app, "log:l", "timer") == [("canceled", "canceled_by_finish")]
+
+
+def test_a_dead_timer_whose_key_was_set_anew_is_not_replayed(apps: Apps) -> None:
+    """A key has one timer; the one that was given up can only be thrown away."""
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", timers={"k": 0}))
+    timer = claimed(app, Log, "timer")
+    applied(app, settling(timer, Outcome.DEAD_LETTER, now=app.engine.clock.now()))
+    app.execute(Log, Say("l", "b", timers={"k": 60}))
+    [letter] = app.dead_letters(Log)
+    with pytest.raises(NotADeadLetter, match="replaced: a timer with its key 'k' waits"):
+        app.dead_letters.replay(letter.id)
+    assert letters(app, "log:l", "timer") == [("failed", "dead_letter"), WAITING]
+    app.dead_letters.discard(letter.id)
+    assert app.dead_letters(Log) == []

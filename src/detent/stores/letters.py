@@ -13,7 +13,7 @@ import msgspec
 from ..errors import InvalidState, NotADeadLetter
 from ..kernel.decide import DECIDER, InputState
 from ..kernel.model import Claimed, ExecutionState, NewExecution, RunRow, RunState
-from ..kernel.settle import INBOX, Outcome
+from ..kernel.settle import INBOX, TIMER, Outcome
 from .base import Tx, batch, rows_to, write
 from .canceling import note
 from .nodes import fresh, lock
@@ -88,6 +88,10 @@ def dead(tx: Tx, *, type: str, run_id: str, since: int, limit: int) -> list[Dead
 def replay(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
     """Take a dead letter up again, with a fresh budget; one that is not dead is left alone."""
     run, letter = _given_up(tx, run_id, node)
+    if letter.kind == TIMER and letter.topic is not None:
+        named = batch([{"run_id": run_id, "name": letter.topic}])
+        if tx.query(tx.sql.deciders.timers, rows=named):  # a key has one timer, and this one came later
+            raise NotADeadLetter(f"{run_id}/{node}", f"replaced: a timer with its key {letter.topic!r} waits")
     _mark(tx, letter, Outcome.REPLAYED)
     _again(tx, run, letter, now)
     note(tx, run_id, "replayed", {"node": node, "attempt": letter.attempt}, now)
