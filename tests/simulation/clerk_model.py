@@ -6,7 +6,7 @@ be.  It asks the same decider, and shares nothing else with Detent: no rows, no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ class Instance:
     state: State
     sequence: int = 0
     letters: dict[str, Letter] = field(default_factory=dict)
-    dead: set[str] = field(default_factory=set)
+    dead: dict[str, Letter] = field(default_factory=dict)
     inbox: list[Input] = field(default_factory=list)
     emptied: int = 0  # how often somebody was called to empty the inbox
     caused: dict[str, list[Any]] = field(default_factory=dict)  # by the ids of inputs
@@ -202,7 +202,30 @@ class Model:
 
     def give_up(self, id: str, letter: Letter) -> None:
         del self.instances[id].letters[letter.node]
-        self.instances[id].dead.add(letter.node)
+        self.instances[id].dead[letter.node] = letter
+
+    def replaced(self, id: str, node: str) -> bool:
+        """Whether a dead timer's key has another timer by now."""
+        instance = self.instances[id]
+        key = instance.dead[node].key
+        return key is not None and any(timer.key == key for timer in instance.timers.values())
+
+    def replay(self, id: str, node: str, now: int) -> None:
+        """A dead letter is taken up again, as if it had never failed."""
+        instance = self.instances[id]
+        letter = instance.dead.pop(node)
+        instance.letters[node] = replace(letter, attempt=letter.attempt + 1, failures=0, due=now)
+        if node == INBOX:
+            instance.emptied += 1
+
+    def discard(self, id: str, node: str, now: int) -> None:
+        """It is thrown away; of an inbox the input that is in the way."""
+        instance = self.instances[id]
+        if node != INBOX:
+            del instance.dead[node]
+            return
+        del instance.inbox[:1]
+        self.replay(id, node, now)
 
     def recovered(self, id: str, letter: Letter, due: int) -> None:
         """Its worker died."""

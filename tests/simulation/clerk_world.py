@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pytest
 
 from detent.commit import _Entry
 from detent.engine.deciding import decision_of, enqueuing_of
+from detent.errors import NotADeadLetter
 from detent.kernel.decide import Decide, Enqueue, EventRow
 from detent.kernel.model import Claimed, ExecutionRow, Operation, Settle, Settled, Verdict, WorkerRow
 from detent.kernel.settle import Outcome
@@ -221,6 +223,21 @@ class World:
         except Stale:
             return None
 
+    # -- The operator ------------------------------------------------------------------------------
+
+    @property
+    def dead(self) -> list[tuple[str, str]]:
+        return [(id, node) for id, one in sorted(self.model.instances.items()) for node in sorted(one.dead)]
+
+    def mend(self, id: str, node: str, *, discard: bool) -> None:
+        """Take a dead letter up again, or throw it away."""
+        verb = self.store.discard_letter if discard else self.store.replay_letter
+        if discard or not self.model.replaced(id, node):
+            verb(self.run_id(id), node, now=self.now)
+            (self.model.discard if discard else self.model.replay)(id, node, self.now)
+        with pytest.raises(NotADeadLetter):
+            verb(self.run_id(id), node, now=self.now)
+
     # -- Commits -----------------------------------------------------------------------------------
 
     def execute(self, process: Process, input: Input, input_id: str | None) -> Operation:
@@ -401,7 +418,7 @@ class World:
             letter.node: (letter.attempt, letter.failures, letter.due) for letter in instance.letters.values()
         }
         assert len(active) == len(instance.letters), "two attempts at once"
-        assert {row.node for row in rows if row.outcome == Outcome.DEAD_LETTER} == instance.dead
+        assert {row.node for row in rows if row.outcome == Outcome.DEAD_LETTER} == set(instance.dead)
         held = {held.place for worker in self.workers for held in worker.letters}
         executing = {(row.run_id, row.node, row.attempt) for row in active if row.state == "executing"}
         assert executing == {place for place in held if place in executing or self._lasts(place, id)}

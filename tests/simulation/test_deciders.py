@@ -86,6 +86,11 @@ class Life(RuleBasedStateMachine):
     def die(self, worker: int, suddenly: bool) -> None:
         self.world.die(self.world.workers[worker], suddenly=suddenly)
 
+    @precondition(lambda self: self.world.dead)
+    @rule(number=st.integers(0, 5), discard=st.booleans())
+    def mend(self, number: int, discard: bool) -> None:
+        self.world.mend(*self.world.dead[number % len(self.world.dead)], discard=discard)
+
     @rule(seconds=st.sampled_from([1, 1, 5, 60, 3600]))
     def tick(self, seconds: int) -> None:
         self.world.clock.advance(seconds)
