@@ -140,7 +140,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
 
 
 def test_whatever_happens_instances_come_to_what_the_model_says(memory: SqlStore) -> None:
-    live(memory, LIGHT)
+    live(memory, settings(LIGHT, max_examples=60))
 
 
 def test_it_is_the_same_in_a_file(file: SqlStore) -> None:
@@ -148,7 +148,7 @@ def test_it_is_the_same_in_a_file(file: SqlStore) -> None:
 
 
 def test_it_is_the_same_on_servers(server: SqlStore) -> None:
-    live(server, FEW)
+    live(server, settings(FEW, max_examples=8))
 
 
 @pytest.mark.soak
