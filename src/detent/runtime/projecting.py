@@ -34,13 +34,15 @@ from .views import AsyncView, Items, View
 
 log = logging.getLogger("detent.projections")
 BUDGET = 0.05  # seconds of applying after which a batch ends: on SQLite nobody else writes meanwhile
+NEAR = 500  # events before the end, from where on a rebuild tries to take over
 BREATH = 0.005  # seconds after which others on the loop have their turn
 
 
 class Progress(Enum):
     """How it went."""
 
-    MORE = "more"  # something was done: look again
+    MORE = "more"  # something was done, and more is left
+    REACHED = "reached"  # something was done, as much as there was
     DONE = "done"  # nothing is left to do
     BUSY = "busy"  # somebody else has it
     WAITS = "waits"  # for the time to be tried again
@@ -101,7 +103,12 @@ class Runner:
                 return Progress.WAITS
             if poison is not None and poison.position <= row.position:
                 return Progress.MORE  # somebody else got past it meanwhile
-            live = self._rival(tx, row, limit)
+            near = poison is None and self._is_near(tx, row, limit)
+            # Under its lock the live one does not move on: so what is rebuilt catches up with it here and
+            # now, however many events come in.
+            live = stored.lock_live(tx, row.name) if near else None
+            if live is not None and limit > 1:
+                limit = max(limit, live.position - row.position)
             events = stored.events_behind(tx, row.position, limit)
             self._first = events[0].position if events else None
             items = self._items_of(row)
@@ -113,23 +120,19 @@ class Runner:
             else:  # nothing is there up to the head: somebody has removed events by hand
                 moved_to(row, max(row.position, head), now)
             items.write(tx, row.position)
-            if live is not None and may_take_over(row, live):
+            if near and (live is None or may_take_over(row, live)):
                 stored.take_over(tx, row, live, now)
             else:
                 stored.save(tx, row)
             if self.vanished.is_set():
                 raise Abandoned
         self._items[plan.name, generation] = items
-        return Progress.MORE
+        whole = len(events) < limit and (not events or row.position >= events[-1].position)
+        return Progress.REACHED if whole or poison is not None else Progress.MORE
 
-    def _rival(self, tx: Tx, row: ProjectionRow, limit: int) -> ProjectionRow | None:
-        """The live generation, locked, where this one may take its place at the end of the batch.
-
-        Under its lock it does not move on: so what is rebuilt catches up, however many events come in.
-        """
-        if row.state != REBUILDING or stored.head_of(tx) - row.position > limit:
-            return None
-        return stored.lock_live(tx, row.name)
+    def _is_near(self, tx: Tx, row: ProjectionRow, limit: int) -> bool:
+        """Whether a generation that is rebuilt may take over at the end of this batch."""
+        return row.state == REBUILDING and stored.head_of(tx) - row.position <= max(limit, NEAR)
 
     def _items_of(self, row: ProjectionRow) -> Items:
         """What we know of its items, if nobody else has moved it on since; taken out while it changes."""

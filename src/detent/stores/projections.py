@@ -157,13 +157,18 @@ def lock_live(tx: Tx, name: str) -> ProjectionRow | None:
     return found if found is not None and found.state == LIVE else None
 
 
-def take_over(tx: Tx, rebuilt: ProjectionRow, live: ProjectionRow, now: int) -> None:
+def take_over(tx: Tx, rebuilt: ProjectionRow, live: ProjectionRow | None, now: int) -> None:
     """Put a rebuilt generation in the place of the live one; both are locked."""
-    retire(live, now)
-    save(tx, live)
+    if live is not None:
+        retire(live, now)
+        save(tx, live)
     rebuilt.state, rebuilt.updated_at = LIVE, now
     save(tx, rebuilt)
-    detail = {"generation": rebuilt.generation, "before": live.generation, "position": rebuilt.position}
+    detail = {
+        "generation": rebuilt.generation,
+        "before": None if live is None else live.generation,
+        "position": rebuilt.position,
+    }
     note(tx, f"projection:{rebuilt.name}", "swapped", detail, now)
     tell(tx)
 

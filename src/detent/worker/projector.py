@@ -26,7 +26,7 @@ from ..stores import projections as stored
 from ..stores.base import Trouble
 
 log = logging.getLogger("detent.projections")
-GATHER = 0.005  # seconds to let more events come, before a batch is begun
+GATHER = 0.01  # seconds to let more events come, behind a batch that took all that there were
 SHARE = 0.2  # of the time of a batch, that others have to write before the next one
 FIRST_WAIT, LONGEST_WAIT = 0.02, 0.25  # seconds between two looks at what another worker has in hand
 AWAY = 0.25  # seconds between two tries to reach a lost database
@@ -117,11 +117,8 @@ class Projector:
             self._idle = not self._due()
             if self._idle:
                 return False
-        if not self._services.clock.virtual:
-            self._stopped.wait(GATHER)
-        with self._guard:
             self._wanted = False
-        return True
+            return True
 
     def _due(self) -> bool:
         return self._wanted or (self._next is not None and self._next <= self._services.clock.now())
@@ -149,6 +146,9 @@ class Projector:
                 continue
             found = [self._one(plan, row, head) for plan, row in self._ours(rows)]
             if Progress.MORE in found:
+                continue
+            if Progress.REACHED in found:
+                self._gather()
                 continue
             # Nothing has changed since this look: it is what we know, until we are woken.
             waiting = [row.retry_at for _, row in self._ours(rows) if row.retry_at is not None]
@@ -192,6 +192,11 @@ class Projector:
         progress = self._runner.advance(plan, row.generation, head)
         self._give_way(time.perf_counter() - began)
         return progress
+
+    def _gather(self) -> None:
+        """Where events keep coming: some at a time."""
+        if not self._services.clock.virtual:
+            self._stopped.wait(GATHER)
 
     def _give_way(self, seconds: float) -> None:
         if self._store.driver.writing is not None:  # only one writes at a time, and nobody queues for it
