@@ -285,3 +285,49 @@ def test_a_blocked_projection_does_not_hold_up_another(timeless: Timeless) -> No
     add(app, 13, 1)
     app.settle_down()
     assert totals(app, Other) == {"a": 14}
+
+
+def test_an_event_that_ends_the_transaction_of_its_batch_blocks(timeless: Timeless) -> None:
+    class Ending(Projection):
+        name = "ending"
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            view["seen"] = event.position
+            if event.event.amount == 13:
+                view.tx.connection.commit()
+
+    app = timeless(Ending)
+    add(app, 1, 13, 2)
+    app.settle_down()
+    assert (status(app).position, status(app).blocked_at) == (1, 2)
+    assert "has ended the transaction" in (status(app).error or "")
+    assert app.projections.view(Ending).get("seen") == 1
+
+
+@pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+def test_an_event_that_creates_a_table_blocks_where_that_commits(timeless: Timeless) -> None:
+    class Creating(Projection):
+        name = "creating"
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            view.tx.execute(f"CREATE TABLE IF NOT EXISTS {view.table('ledger')} (amount INTEGER)")
+
+    app = timeless(Creating)
+    add(app, 1)
+    app.settle_down()
+    assert status(app).blocked_at == 1
+    assert "create tables in `setup`" in (status(app).error or "")
+
+
+def test_an_error_while_the_app_is_closed_says_nothing_about_the_event(timeless: Timeless) -> None:
+    class Interrupted(Totals):
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            assert app.engine.worker is not None
+            app.engine.worker.projector._runner.ending.set()
+            raise ValueError("the ground has gone")
+
+    app = timeless(Interrupted)
+    client = timeless(Totals, worker=False)
+    add(app, 1)
+    app.close()
+    assert (status(client).position, status(client).blocked) == (0, False)

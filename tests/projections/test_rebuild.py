@@ -225,6 +225,29 @@ def test_a_rebuild_by_mended_code_replaces_a_blocked_one(timeless: Timeless) -> 
     assert totals(app, Mended) == {"a": 6}
 
 
+def test_poison_in_the_last_stretch_of_a_rebuild_loses_nothing_before_it(timeless: Timeless) -> None:
+    class Late(Totals):
+        batch = 2
+        broken = True
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            if view.generation == 2 and event.position == 8 and self.broken:
+                raise ValueError("in a batch that is longer than usual, to catch up with the live one")
+            super().apply(event, view)
+
+    app = timeless(Late)
+    add(app, *[1] * 10)
+    app.settle_down()
+    app.projections.rebuild(Late)
+    app.settle_down()
+    assert (status(app, 2).position, status(app, 2).blocked_at) == (7, 8)
+    Late.broken = False
+    app.clock.advance(seconds=1)
+    app.settle_down()
+    assert (status(app).generation, status(app).blocked) == (2, False)
+    assert totals(app, Late) == {"a": 10}
+
+
 # Code of several versions
 
 

@@ -16,11 +16,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any
 
 from ..context import Abandoned
+from ..errors import DefinitionError
 from ..kernel.decide import EventRow
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
 from ..projections import ProjectionPlan
@@ -78,17 +79,24 @@ class Runner:
             try:
                 return self._batch(plan, generation, head, limit, poison)
             except _Poisoned as found:
+                self._abandon_if_ending()
                 poison = found
             except Exception as error:
+                self._abandon_if_ending()
                 trouble = self._store.driver.trouble(error)
                 if trouble is Trouble.RETRY and conflicts < MOST_CONFLICTS:
                     conflicts += 1
                 elif trouble in (Trouble.RETRY, Trouble.GONE) or self._first is None:
                     raise
                 elif limit > 1:
-                    limit = 1  # its writes failed at the end: find out whose they were
+                    limit, poison = 1, None  # its writes failed at the end: find out whose they were
                 else:
                     poison = _Poisoned(self._first, error)
+
+    def _abandon_if_ending(self) -> None:
+        """What fails while the app is closed says nothing about the event: whoever comes next will see."""
+        if self.ending.is_set() or self.vanished.is_set():
+            raise Abandoned
 
     def _batch(
         self, plan: ProjectionPlan, generation: int, head: int, limit: int, poison: _Poisoned | None
@@ -109,6 +117,8 @@ class Runner:
             live = stored.lock_live(tx, row.name) if near else None
             if live is not None and limit > 1:
                 limit = max(limit, live.position - row.position)
+            if poison is not None:
+                limit = max(limit, poison.position - row.position)  # all that is before it
             events = stored.events_behind(tx, row.position, limit)
             self._first = events[0].position if events else None
             items = self._items_of(row)
@@ -119,6 +129,11 @@ class Runner:
                 moved_to(row, self._apply(plan, tx, items, events, BUDGET), now)
             else:  # nothing is there up to the head: somebody has removed events by hand
                 moved_to(row, max(row.position, head), now)
+            if not self._store.driver.in_transaction(tx.connection):
+                raise DefinitionError(
+                    f"projection {plan.name!r} has ended the transaction of its batch: "
+                    f"leave commit and rollback to us, and create tables in `setup` (on MySQL that commits)"
+                )
             items.write(tx, row.position)
             if near and (live is None or may_take_over(row, live)):
                 stored.take_over(tx, row, live, now)
@@ -184,6 +199,11 @@ class Runner:
         return asyncio.run_coroutine_threadsafe(run(), self._services.loop.get()).result()
 
     # Generations
+
+    def forget(self, known: Collection[tuple[str, int]]) -> None:
+        """Keep in memory only the items of generations that there are."""
+        for gone in self._items.keys() - known:
+            del self._items[gone]
 
     def set_up(self, plan: ProjectionPlan, generation: int) -> Progress:
         """Prepare a generation for its first event."""

@@ -144,6 +144,10 @@ class Driver(Protocol):
 
     def begin(self, connection: Any) -> None: ...
 
+    def in_transaction(self, connection: Any) -> bool:
+        """Whether what was begun has not been ended; asks nobody."""
+        ...
+
     def cursor(self, connection: Any) -> Any:
         """A cursor that returns tuples, whatever the connection's own habits."""
         ...

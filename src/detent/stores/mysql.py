@@ -23,6 +23,7 @@ from .statements import Statements, build
 
 try:
     import pymysql
+    from pymysql.constants import SERVER_STATUS
 except ImportError:  # said when somebody asks for this database
     pymysql = None  # type: ignore[assignment]
 
@@ -181,6 +182,9 @@ class MySqlDriver:
 
     def begin(self, connection: Any) -> None:
         connection.begin()
+
+    def in_transaction(self, connection: Any) -> bool:
+        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     def cursor(self, connection: Any) -> Any:
         return connection.cursor(pymysql.cursors.Cursor)

@@ -169,6 +169,9 @@ class PostgresDriver:
     def begin(self, connection: Any) -> None:
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
 
+    def in_transaction(self, connection: Any) -> bool:
+        return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
+
     def cursor(self, connection: Any) -> Any:
         return connection.cursor(row_factory=tuple_row)
 

@@ -130,6 +130,9 @@ class SqliteDriver:
         self.writes += 1
         _patiently(connection, "BEGIN IMMEDIATE")
 
+    def in_transaction(self, connection: sqlite3.Connection) -> bool:
+        return connection.in_transaction
+
     def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
         cursor = connection.cursor()
         cursor.row_factory = None

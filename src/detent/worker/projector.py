@@ -153,6 +153,7 @@ class Projector:
             # Nothing has changed since this look: it is what we know, until we are woken.
             waiting = [row.retry_at for _, row in self._ours(rows) if row.retry_at is not None]
             self._next, self._head = min(waiting, default=None), head
+            self._runner.forget({(row.name, row.generation) for row in rows})
             return Progress.BUSY in found
         return False
 
