@@ -91,3 +91,13 @@ def test_projections_are_used_from_asyncio(url: str) -> None:
             assert await app.projections.rebuild(Refusing) == 2
 
     asyncio.run(main())
+
+
+def test_an_async_projection_on_the_users_loop_is_in_nobodys_way(url: str) -> None:
+    async def main() -> Any:
+        async with detent.AsyncApp(url, include=[Account, Awaited]) as app:
+            await asyncio.gather(*(app.execute(Account, Add(f"{n % 5}", 1)) for n in range(60)))
+            await app.projections.wait(Awaited, timeout=20)
+            return await app.projections.view(Awaited).items(prefix="account:")
+
+    assert asyncio.run(main()) == [(f"account:{n}", 12) for n in range(5)]

@@ -331,3 +331,25 @@ def test_an_error_while_the_app_is_closed_says_nothing_about_the_event(timeless:
     add(app, 1)
     app.close()
     assert (status(client).position, status(client).blocked) == (0, False)
+
+
+@pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
+def test_a_connection_that_is_lost_in_a_batch_is_not_poison(timeless: Timeless) -> None:
+    class Cut(Totals):
+        cuts = 0
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            super().apply(event, view)
+            if event.position == 2 and self.cuts < 2:
+                type(self).cuts += 1
+                view.tx.execute(
+                    "SELECT pg_terminate_backend(pg_backend_pid())"
+                    if app.engine.store.dialect == "postgres"
+                    else "KILL CONNECTION_ID()"
+                )
+
+    app = timeless(Cut)
+    add(app, 1, 2, 3)
+    app.settle_down()
+    assert Cut.cuts == 2
+    assert (totals(app, Cut), status(app).failures) == ({"a": 6}, 0)
