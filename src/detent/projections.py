@@ -39,7 +39,7 @@ class Projection:
     """
 
     name: ClassVar[str]
-    deciders: ClassVar[Sequence[type[Decider[Any, Any, Any, Any]]]] = ()  # none: all that the app includes
+    deciders: ClassVar[Sequence[type[Decider[Any, Any, Any, Any]]]] = ()  # none: all that there are
     batch: ClassVar[int] = 500  # events in one transaction, at most
     version: ClassVar[int] = 1  # a higher number: rebuild it, by the code that has that number
     retry: ClassVar[Retry] = PATIENT  # of an event that could not be applied; it is never given up
@@ -64,7 +64,7 @@ class ProjectionPlan:
 
     name: str
     projection: Projection
-    deciders: frozenset[str] | None  # None: all that the app includes
+    deciders: frozenset[str] | None  # None: all that there are
 
     @property
     def cls(self) -> type[Projection]:

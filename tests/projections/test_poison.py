@@ -10,7 +10,7 @@ from detent.errors import DatabaseUnavailable, ProjectionBehind, ProjectionBlock
 from detent.stores.base import Trouble
 from tests.functions.world import eventually
 from tests.projections.conftest import Timeless
-from tests.projections.world import Totals, add, rows, status, totals
+from tests.projections.world import Say, Talk, Totals, add, rows, status, totals
 
 
 class Picky(Totals):
@@ -353,3 +353,26 @@ def test_a_connection_that_is_lost_in_a_batch_is_not_poison(timeless: Timeless) 
     app.settle_down()
     assert Cut.cuts == 2
     assert (totals(app, Cut), status(app).failures) == ({"a": 6}, 0)
+
+
+def test_an_event_of_a_decider_that_the_app_does_not_include_blocks_rather_than_being_passed_over(
+    timeless: Timeless,
+) -> None:
+    class Everything(Projection):
+        name = "everything"
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            view["count"] = view.get("count", 0) + 1
+
+    old = timeless(Everything)
+    newer = timeless(Everything, Talk, worker=False)
+    add(old, 1)
+    newer.execute(Talk, Say("t", "hello"))
+    add(old, 2)
+    old.settle_down()
+    seen = status(old)
+    assert (seen.position, seen.blocked_at) == (1, 2)
+    assert "'talk' is not included in this app" in (seen.error or "")
+    old.include(Talk)
+    old.advance(seconds=1)
+    assert old.projections.view(Everything).get("count") == 3

@@ -21,6 +21,8 @@ from enum import Enum
 from typing import Any
 
 from ..context import Abandoned
+from ..decisions import Recorded
+from ..errors import UnknownDefinition
 from ..errors import DefinitionError
 from ..kernel.decide import EventRow
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
@@ -306,18 +308,15 @@ class _Each:
         self._until = until
         self._ending = ending
         self._vanished = vanished
-        registry = services.registry
-        names = {decider.name for decider in registry.deciders}
-        wanted = names if plan.deciders is None else names & plan.deciders
-        self._minds = {name: services.mind(name) for name in wanted}
+        self._wanted = plan.deciders
+        self._minds = {decider.name: services.mind(decider.name) for decider in services.registry.deciders}
 
     def apply(self, events: Sequence[EventRow], view: View) -> int:
         position = 0
         for row in events:
-            mind = self._minds.get(row.decider)
-            if mind is not None:
+            if self._wanted is None or row.decider in self._wanted:
                 try:
-                    self._apply(mind.recorded(row), view)
+                    self._apply(self._recorded(row), view)
                 except BaseException as error:
                     self._judge(row, error)
                     raise
@@ -330,10 +329,9 @@ class _Each:
         position = 0
         breath = time.perf_counter() + BREATH
         for row in events:
-            mind = self._minds.get(row.decider)
-            if mind is not None:
+            if self._wanted is None or row.decider in self._wanted:
                 try:
-                    await self._apply(mind.recorded(row), view)
+                    await self._apply(self._recorded(row), view)
                 except BaseException as error:
                     self._judge(row, error)
                     raise
@@ -344,6 +342,14 @@ class _Each:
                 await asyncio.sleep(0)
                 breath = time.perf_counter() + BREATH
         return position
+
+    def _recorded(self, row: EventRow) -> Recorded[Any]:
+        """An event as a value.  One of a decider that we do not have blocks: to pass it over would lose it
+        for good, should another version of the app know it."""
+        mind = self._minds.get(row.decider)
+        if mind is None:
+            raise UnknownDefinition(row.decider)
+        return mind.recorded(row)
 
     def _over(self) -> bool:
         if self._vanished.is_set():

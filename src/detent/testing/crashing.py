@@ -11,7 +11,7 @@ from typing import Any
 
 from ..context import Abandoned
 from ..kernel.decide import Decide, Enqueue
-from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, Start, StepState
+from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, StepState
 from ..stores.base import Driver, Lessor, Tx
 from ..stores.batch import Applied
 from ..stores.sql import SqlStore
@@ -143,8 +143,6 @@ def _label(operation: Operation) -> str | None:
         return _label_of_decision(operation)
     if isinstance(operation, Enqueue):
         return f"the queued input {operation.input.type}"
-    if isinstance(operation, Start):
-        return None
     return None
 
 
