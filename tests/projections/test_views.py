@@ -144,13 +144,15 @@ def test_what_another_worker_has_written_is_seen(apps: Apps) -> None:
     add(one, 1, 2)
     wait(one, kept)
     assert one.engine.worker is not None
-    one.engine.worker.projector.stop()
+    one.engine.worker.projector.end()
+    one.engine.worker.projector.join(5)
     other = apps(Account, kept)
     add(other, 4)
     wait(other, kept)
     runner = one.engine.worker.projector._runner
     assert other.engine.worker is not None
-    other.engine.worker.projector.stop()
+    other.engine.worker.projector.end()
+    other.engine.worker.projector.join(5)
     add(other, 8)
     runner.ending.clear()
     runner.advance(one.engine.registry.projection(kept), 1, 4)

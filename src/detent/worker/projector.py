@@ -54,23 +54,27 @@ class Projector:
         self._open = True
         self.poke()
 
-    def stop(self, patience: float = 5.0) -> None:
-        """Commit what was applied, and end."""
+    def end(self) -> None:
+        """Commit what was applied, and end; `join` waits for that."""
         self._runner.ending.set()
-        self._end(patience)
+        self._end()
 
     def vanish(self) -> None:
         """End without committing anything more, as a killed process does."""
         self._runner.vanished.set()
-        self._end(5.0)
+        self._end()
+        self.join(5.0)
 
-    def _end(self, patience: float) -> None:
+    def _end(self) -> None:
         self._open = False
         self._stopped.set()
         self._poked.set()
+
+    def join(self, patience: float) -> None:
+        """Wait a while for the end of the batch under way."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=patience)
+            thread.join(timeout=max(0.0, patience))
 
     def poke(self) -> None:
         """There may be events, or something was changed about projections."""

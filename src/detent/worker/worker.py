@@ -107,12 +107,14 @@ class Worker:
         self._poked.set()
         self.upkeep.stop()
         self._tell_all("draining")
-        self.projector.stop(self._grace)
+        self.projector.end()
+        until = time.monotonic() + self._grace
         if self._dispatcher.is_alive():
             self._dispatcher.join()
         with self._idle:
-            self._idle.wait_for(lambda: not self._running, timeout=self._grace)
+            self._idle.wait_for(lambda: not self._running, timeout=max(0.0, until - time.monotonic()))
             left = self._works()
+        self.projector.join(until - time.monotonic())
         self._heart.stop()
         for frame in left:
             frame.abandon()
