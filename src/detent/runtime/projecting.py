@@ -22,8 +22,7 @@ from typing import Any
 
 from ..context import Abandoned
 from ..decisions import Recorded
-from ..errors import UnknownDefinition
-from ..errors import DefinitionError
+from ..errors import DefinitionError, UnknownDefinition
 from ..kernel.decide import EventRow
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
 from ..projections import ProjectionPlan
