@@ -121,6 +121,24 @@ def test_an_input_that_comes_while_the_inbox_is_emptied_is_decided(apps: Apps) -
     assert (texts(app, Log), inbox(app)) == (["a", "b"], [DONE])
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_what_was_decided_from_an_inbox_is_not_decided_again(apps: Apps, together: bool) -> None:
+    """The same operation twice, in one commit or in two, while the inbox stays open for another input."""
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Say("l", "a"))
+    letter = claimed(app, Log, "inbox")
+    drained = draining(app, Log, letter)
+    app.enqueue_input(Log, Say("l", "b"))
+    if together:
+        applied(app, drained, drained)
+    else:
+        applied(app, drained)
+        applied(app, drained)
+    assert (texts(app, Log), inbox(app)) == (["a"], [("executing", None)])
+    applied(app, draining(app, Log, letter))
+    assert (texts(app, Log), inbox(app)) == (["a", "b"], [DONE])
+
+
 @pytest.mark.parametrize("order", ["enqueued first", "drained first"])
 def test_in_one_commit_an_input_and_the_end_of_the_emptying_lose_no_wake_up(apps: Apps, order: str) -> None:
     app = apps(Log, worker=False)

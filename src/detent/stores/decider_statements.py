@@ -35,7 +35,7 @@ class DeciderStatements:
     pending_inputs: str
     inboxes: str
     depths: str
-    oldest_pending: str
+    waiting_inputs: str
     timers: str
     cancel_timers: str
     end_timers: str
@@ -114,7 +114,7 @@ UPDATE detent_inputs SET state = 'ignored', handled_at = :now WHERE run_id = :id
         pending_inputs=f"""
 SELECT {", ".join(f"i.{c}" for c in columns_of(InputRow))}
   FROM detent_inputs i {d.by("detent_inputs_pending")}
- WHERE i.run_id = :id AND i.state = 'pending' AND i.seq > :after
+ WHERE i.run_id = :id AND i.state = 'pending'
  ORDER BY i.seq LIMIT :limit""",
         # The latest attempt at emptying each inbox.
         inboxes=f"""
@@ -128,9 +128,9 @@ SELECT r.type, COUNT(*), MIN(i.received_at), COUNT(DISTINCT i.run_id)
   FROM detent_inputs i JOIN detent_runs r ON r.id = i.run_id
  WHERE i.state = 'pending'
  GROUP BY r.type""",
-        oldest_pending=f"""
+        waiting_inputs=f"""
 SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
- WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq LIMIT 1""",
+ WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq LIMIT :limit""",
         # Timers that wait, by their keys; one that is firing at this moment counts.
         timers=f"""
 SELECT t.run_id, t.topic, t.node, t.attempt

@@ -188,22 +188,31 @@ class Deciding:
         return self._turn(op, instance, op.inputs[0])
 
     def _drain(self, op: Decide, instance: Instance) -> Decided:
+        """As many as still wait, in order, until one cannot be decided."""
+        waiting = self._waiting(op)
         answer = Decided()
-        last = 0
         for given in op.inputs:
+            if given.seq not in waiting:
+                continue  # it was decided before, and the answer was lost
             one = self._turn(op, instance, given)
             if isinstance(one, Exception):
                 answer.error, answer.more = one, True
                 return answer
             answer.ended = one.ended or answer.ended
             answer.applied += 1
-            last = given.seq or 0
-        waiting = self._tx.query(self._tx.sql.deciders.pending_inputs, id=op.run_id, after=last, limit=1)
+            waiting.discard(given.seq)
         queued = any(row.run_id == op.run_id and row.state == InputState.PENDING for row in self._inputs)
         answer.more = bool(waiting) or queued
         if not answer.more and op.run_id in self._inboxes:
             self._inboxes[op.run_id] = (self._inboxes[op.run_id][0], False)
         return answer
+
+    def _waiting(self, op: Decide) -> set[int]:
+        """What waits in the inbox: all that the operation brings, and one more if there are others."""
+        done = {row["seq"] for row in self._ended_inputs}  # in this batch
+        limit = len(op.inputs) + len(done) + 1
+        rows = self._tx.query(self._tx.sql.deciders.waiting_inputs, id=op.run_id, limit=limit)
+        return {seq for (seq,) in rows} - done
 
     def _turn(self, op: Decide, instance: Instance, given: Given) -> Decided | Exception:
         """One input: what it leads to, or nothing, or why it cannot be decided.
@@ -459,9 +468,9 @@ def decided_already(tx: Tx, op: Decide | Enqueue) -> Decided | Enqueued | None:
         return None
     if op.drain:
         seq = op.inputs[0].seq
-        waiting = tx.query(tx.sql.deciders.pending_inputs, id=op.run_id, after=(seq or 1) - 1, limit=1)
+        waiting = tx.query(tx.sql.deciders.waiting_inputs, id=op.run_id, limit=1)
         # The inbox tells what is left, should it not have been emptied by that.
-        return None if waiting and waiting[0][-1] == seq else Decided(applied=len(op.inputs), more=True)
+        return None if waiting and waiting[0][0] == seq else Decided(applied=len(op.inputs), more=True)
     rows = tx.query(tx.sql.deciders.of_turn, id=op.run_id, turn=op.inputs[0].turn)
     if not rows:
         return None

@@ -104,7 +104,7 @@ def discard(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
     _mark(tx, letter, Outcome.DISCARDED)
     detail: dict[str, Any] = {"node": node, "attempt": letter.attempt}
     if letter.kind == INBOX:
-        for (seq,) in tx.query(tx.sql.deciders.oldest_pending, id=run_id):
+        for (seq,) in tx.query(tx.sql.deciders.waiting_inputs, id=run_id, limit=1):
             row = {"seq": seq, "state": InputState.DISCARDED, "handled_at": now}
             tx.run(tx.sql.deciders.end_inputs, rows=batch([row | {"from_status": None, "to_status": None}]))
             detail["input"] = seq

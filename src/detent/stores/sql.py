@@ -421,7 +421,7 @@ class SqlStore:
     def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
         """What waits in an instance's inbox, in the order of arrival."""
         with self._reading() as tx:
-            rows = tx.query(tx.sql.deciders.pending_inputs, id=run_id, after=0, limit=limit)
+            rows = tx.query(tx.sql.deciders.pending_inputs, id=run_id, limit=limit)
         return rows_to(InputRow, rows)
 
     def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
