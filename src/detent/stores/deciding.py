@@ -225,7 +225,9 @@ class Deciding:
         if instance.over:
             self._note(op, instance, given, InputState.IGNORED, None, None)
             return Decided()
-        if self._locked[op.run_id].state == RunState.PAUSED and op.ends is None:
+        # What a paused instance has begun itself may end; nobody else changes it meanwhile.
+        own = op.ends is not None and op.ends.key.run_id == op.run_id
+        if self._locked[op.run_id].state == RunState.PAUSED and not own:
             return InvalidState("execute an input of", op.run_id, "paused", "run.resume() lets it go on")
         if instance.broken is not None:
             return instance.broken
