@@ -302,6 +302,40 @@ def test_a_crash_while_an_effect_runs_runs_it_again_under_the_same_key(apps: App
     assert len(set(keys)) == 1
 
 
+def test_an_effect_that_outlasts_the_grace_of_its_worker_runs_elsewhere(apps: Apps) -> None:
+    gate = Gate()
+    tries: list[str] = []
+
+    def on_mail(effect: Mail, ctx: EffectContext) -> Any:
+        tries.append(ctx.idempotency_key)
+        if len(tries) == 1:
+            gate.pass_through()
+        return Say("l", "sent")
+
+    leaving = apps(decider := log(on_mail), grace=timedelta(seconds=0.1))
+    leaving.execute(decider, Say("l", "a", mails=["one"]))
+    gate.wait_for_arrival()
+    leaving.close()
+    staying = apps(decider)
+    eventually(lambda: texts(staying, decider) == ["a", "sent"], "it was sent")
+    gate.open()
+    assert len(tries) == 2
+    assert len(set(tries)) == 1
+    assert texts(staying, decider) == ["a", "sent"]
+
+
+def test_a_decision_may_have_very_many_events_effects_and_timers(apps: Apps) -> None:
+    app = apps(Log)
+    count = 300
+    many = [str(number) for number in range(count)]
+    app.execute(Log, Say("l", "a", also=many, mails=many, timers=dict.fromkeys(many, 0.0)))
+    eventually(lambda: len(app.events(Log, "l")) == 3 * count + 1, "all of it has happened")
+    said = texts(app, Log)
+    assert said[: count + 1] == ["a", *many]
+    assert sorted(said[count + 1 :]) == sorted([f"sent {n}" for n in many] + [f"ring {n}" for n in many])
+    assert len({one.node for one in executions(app, "log:l", "effect")}) == count
+
+
 def test_attempts_are_counted_when_they_are_claimed(apps: Apps) -> None:
     """What kills its process every time is given up like what raises every time."""
     app = apps(Log, worker=False)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import detent
+from detent import Decision, Retry
 from detent.engine.letters import backlogs
 from detent.errors import InvalidState
 from detent.testing import TestingApp
@@ -99,6 +100,34 @@ def test_what_executes_when_its_instance_is_paused_ends_and_is_decided(apps: App
     assert letters(app, "log:l", "effect") == [("completed", "success"), WAITING]
     assert letters(app, "log:l", "timer") == [WAITING]
     assert app.run("log:l").state == "paused"
+
+
+@pytest.mark.parametrize("kind", ["effect", "timer"])
+def test_what_another_instance_brings_waits_until_the_paused_one_is_resumed(apps: Apps, kind: str) -> None:
+    """Only what the paused instance has begun itself may still be decided."""
+
+    class Neighbourly(Log):
+        type = "log"
+        retry = Retry(attempts=10_000, first=timedelta(seconds=0.05), longest=timedelta(seconds=0.05))
+
+        def decide(self, state: Any, input: Any, now: Any) -> Decision:
+            decision = super().decide(state, input, now)
+            if kind == "timer" and input.id == "l":
+                return decision.with_timer(after=timedelta(0), input=Say("paused", "hello"))
+            return decision
+
+        def handle(self, effect: Mail, ctx: Any) -> Any:
+            return Say("paused", "hello")
+
+    app = apps(Neighbourly)
+    app.execute(Neighbourly, Say("paused", "a"))
+    app.run("log:paused").pause()
+    app.execute(Neighbourly, Say("l", "a", mails=["one"] if kind == "effect" else []))
+    eventually(lambda: len(letters(app, "log:l", kind)) > 1, "it was refused once")
+    assert texts(app, Neighbourly, "paused") == ["a"]
+    app.run("log:paused").resume()
+    eventually(lambda: texts(app, Neighbourly, "paused") == ["a", "hello"], "it is decided now")
+    assert app.dead_letters.count() == 0
 
 
 def test_an_effect_that_fails_while_its_instance_is_paused_is_tried_again_after_the_resume(
