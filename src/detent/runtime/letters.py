@@ -204,6 +204,8 @@ class InboxLetter(Letter):
                 answer = yield from self._decided(given, drain=True)
                 unfit = answer.error or unfit
                 more = answer.more
+                if given and more and not answer.applied and answer.error is None:
+                    raise Suspended  # the instance was paused meanwhile: put it down until the resume
             if unfit is not None:
                 raise unfit
 

@@ -189,6 +189,8 @@ class Deciding:
 
     def _drain(self, op: Decide, instance: Instance) -> Decided:
         """As many as still wait, in order, until one cannot be decided."""
+        if op.inputs and self._locked[op.run_id].state == RunState.PAUSED:
+            return Decided(more=True)  # they wait for the resume
         waiting = self._waiting(op)
         answer = Decided()
         for given in op.inputs:
