@@ -26,7 +26,7 @@ from tests.deciders.orders import (
     texts,
     types,
 )
-from tests.functions.world import Apps, bury, eventually
+from tests.functions.world import Apps, Gate, bury, eventually
 
 DONE = ("completed", "success")
 WAITING = ("scheduled", None)
@@ -307,6 +307,49 @@ def test_inputs_for_a_paused_instance_wait_until_it_is_resumed(apps: Apps) -> No
     assert (texts(app, Log), pending(app), inbox(app)) == (["a"], 2, [WAITING])
     app.run("log:l").resume()
     eventually(lambda: texts(app, Log) == ["a", "b", "c"], "they were decided")
+
+
+def test_a_pause_stops_the_emptying_of_an_inbox(apps: Apps) -> None:
+    """However much waits in it: what was read before the pause is not decided after it."""
+    app = apps(Log, worker=False)
+    for text in "ab":
+        app.enqueue_input(Log, Say("l", text))
+    letter = claimed(app, Log, "inbox")
+    drained = draining(app, Log, letter)
+    app.run("log:l").pause()
+    [answer] = applied(app, drained)
+    assert (answer.applied, answer.more, answer.error) == (0, True, None)
+    assert (texts(app, Log), pending(app), inbox(app)) == ([], 2, [("executing", None)])
+    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    worker = apps(Log)
+    worker.run("log:l").resume()
+    eventually(lambda: texts(worker, Log) == ["a", "b"], "they are decided now")
+
+
+def test_a_worker_puts_down_the_inbox_of_an_instance_that_is_paused_meanwhile(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause comes when the worker has read the inputs, and has not given them yet."""
+    gate = Gate()
+    worker, operator = apps(Log), apps(Log, worker=False)
+    operator.execute(Log, Say("l", "begun"))
+    store = worker.engine.store
+    read = store.pending_inputs
+
+    def held_up(run_id: str, *, limit: int) -> Any:
+        rows = read(run_id, limit=limit)
+        gate.pass_through()
+        return rows
+
+    monkeypatch.setattr(store, "pending_inputs", held_up)
+    worker.enqueue_input(Log, Say("l", "a"))
+    gate.wait_for_arrival()
+    operator.run("log:l").pause()
+    gate.open()
+    eventually(lambda: sql(operator, "SELECT state FROM detent_executions") == [("held",)], "it was put down")
+    assert texts(operator, Log) == ["begun"]
+    operator.run("log:l").resume()
+    eventually(lambda: texts(operator, Log) == ["begun", "a"], "it is decided now")
 
 
 def test_inputs_for_an_instance_that_is_over_are_ignored_and_call_nobody(apps: Apps) -> None:
