@@ -431,7 +431,7 @@ def test_an_export_holds_all_that_is_stored(small_shell: Shell) -> None:
     assert msgspec.convert(exported["run"], RunRow).result == '"receipt-1"'
     steps = msgspec.convert(exported["journal"], list[Step])
     assert [(step.key, step.state) for step in steps] == [("charge", "completed"), ("ship", "completed")]
-    assert {*exported} == {"detent", "exported_at", "run", "journal", "executions", "history"}
+    assert {*exported} == {"detent", "exported_at", "run", "journal", "executions", "events", "history"}
 
 
 def test_a_look_makes_no_database(small_shell: Shell) -> None:
