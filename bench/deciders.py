@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 import detent
 from detent import Decider, Decision, EffectContext, Projection, Recorded, View
 
-from .databases import server_cpu
-from .shapes import CONCURRENCY, Figure
+from .peers.protocol import CONCURRENCY, Figure, Window, from_window, window
 
 INSTANCES = 1_000
 INPUTS = 10_000
@@ -86,17 +85,18 @@ def hot_instance(kind: str, url: str) -> list[Figure]:
 
 
 def _inputs(kind: str, url: str, ids: list[str], shape: str) -> list[Figure]:
-    async def main() -> tuple[float, float]:
+    async def main() -> Window:
         async with detent.AsyncApp(url, include=[Counter], migrate=True) as app:
             await _all(app, [Add(id, 0) for id in dict.fromkeys(ids)])
-            cpu = time.process_time() + server_cpu(kind)
-            begun = time.perf_counter()
-            await _all(app, [Add(id, 1) for id in ids])
-            taken = time.perf_counter() - begun
-            return taken, time.process_time() + server_cpu(kind) - cpu
+            with window() as seen:
+                await _all(app, [Add(id, 1) for id in ids])
+            return seen
 
-    taken, cpu = asyncio.run(main())
-    return [Figure(shape, len(ids) / taken, "inputs/s", "higher", cpu_ms=cpu * 1000 / len(ids))]
+    return [_rate(shape, len(ids), "inputs/s", asyncio.run(main()))]
+
+
+def _rate(shape: str, units: int, unit: str, seen: Window) -> Figure:
+    return from_window(Figure(shape, units / seen.seconds, unit, "higher", units=units), seen)
 
 
 async def _all(app: detent.AsyncApp, inputs: Sequence[Add | Ask]) -> None:
@@ -113,20 +113,16 @@ async def _all(app: detent.AsyncApp, inputs: Sequence[Add | Ask]) -> None:
 def effects(kind: str, url: str) -> list[Figure]:
     """5,000 effects over 1,000 instances, each answered by an input, from the first decision to the last."""
 
-    async def main() -> tuple[float, float]:
+    async def main() -> Window:
         async with detent.AsyncApp(url, include=[Counter], migrate=True, concurrency=CONCURRENCY) as app:
             ids = [f"e-{n % INSTANCES}" for n in range(LETTERS)]
             await _all(app, [Add(id, 0) for id in dict.fromkeys(ids)])
-            cpu = time.process_time() + server_cpu(kind)
-            begun = time.perf_counter()
-            await _all(app, [Ask(id) for id in ids])
-            await _positions(app, INSTANCES + 2 * LETTERS)
-            taken = time.perf_counter() - begun
-            return taken, time.process_time() + server_cpu(kind) - cpu
+            with window() as seen:
+                await _all(app, [Ask(id) for id in ids])
+                await _positions(app, INSTANCES + 2 * LETTERS)
+            return seen
 
-    taken, cpu = asyncio.run(main())
-    shape = "decider: 5,000 effects with answers"
-    return [Figure(shape, LETTERS / taken, "effects/s", "higher", cpu_ms=cpu * 1000 / LETTERS)]
+    return [_rate("decider: 5,000 effects with answers", LETTERS, "effects/s", asyncio.run(main()))]
 
 
 def timers(kind: str, url: str) -> list[Figure]:
@@ -158,7 +154,7 @@ def timers(kind: str, url: str) -> list[Figure]:
 def inbox(kind: str, url: str) -> list[Figure]:
     """10,000 inputs through the inboxes of 1,000 instances, until the last is decided."""
 
-    async def main() -> float:
+    async def main() -> Window:
         async with detent.AsyncApp(url, include=[Counter], migrate=True, concurrency=CONCURRENCY) as app:
             waiting = iter(Add(f"i-{n % INSTANCES}", 1) for n in range(INPUTS))
 
@@ -166,12 +162,12 @@ def inbox(kind: str, url: str) -> list[Figure]:
                 for input in waiting:
                     await app.enqueue_input(Counter, input)
 
-            begun = time.perf_counter()
-            await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
-            await _positions(app, INPUTS)
-            return time.perf_counter() - begun
+            with window() as seen:
+                await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+                await _positions(app, INPUTS)
+            return seen
 
-    return [Figure("decider: 10,000 inputs by inbox", INPUTS / asyncio.run(main()), "inputs/s", "higher")]
+    return [_rate("decider: 10,000 inputs by inbox", INPUTS, "inputs/s", asyncio.run(main()))]
 
 
 class Sums(Projection):

@@ -3,89 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import closing
 from typing import Any
 
 import detent
 
 from . import limits, workflows
-from .databases import server_cpu
-
-CONCURRENCY = 200
-RUNS, STEPS = 500, 5
-MANY = 5000
-WIDTH = 1000
-SAMPLES = 60
-
-
-@dataclass
-class Figure:
-    """One measured value; `better` is `higher` or `lower`."""
-
-    shape: str
-    value: float
-    unit: str
-    better: str
-    cpu_ms: float | None = None
-    system: str = "detent"
-    samples: list[float] = field(default_factory=list)
-
+from .peers import protocol
+from .peers.protocol import (
+    CONCURRENCY,
+    MANY,
+    RUNS,
+    SAMPLES,
+    SEQUENCE,
+    SINGLES,
+    STEPS,
+    WIDTH,
+    Figure,
+    from_window,
+    latencies,
+    rate,
+    taken,
+    window,
+)
 
 Shape = Callable[[str, str], list[Figure]]
 
 
 def many_steps(kind: str, url: str) -> list[Figure]:
     """500 workflows of 5 steps, as coroutines."""
-    return _throughput(kind, url, workflows.five_async, RUNS, "500 x 5 steps", "steps/s", STEPS)
+    return [rate("steps", RUNS * STEPS, asyncio.run(_many(url, workflows.five_async, RUNS)))]
 
 
 def many_steps_in_threads(kind: str, url: str) -> list[Figure]:
     """The same as plain functions in threads."""
-    return _throughput(kind, url, workflows.five_sync, RUNS, "500 x 5 steps (def)", "steps/s", STEPS)
+    seen = asyncio.run(_many(url, workflows.five_sync, RUNS))
+    units = RUNS * STEPS
+    figure = Figure("500 x 5 steps (def)", units / seen.seconds, "steps/s", "higher", units=units)
+    return [from_window(figure, seen)]
 
 
 def many_runs(kind: str, url: str) -> list[Figure]:
     """5,000 runs of one step, enqueued at once, one worker."""
-    return _throughput(kind, url, workflows.one_step, MANY, "5,000 one-step runs", "runs/s", 1)
+    return [rate("runs", MANY, asyncio.run(_many(url, workflows.one_step, MANY)))]
 
 
-def _throughput(
-    kind: str, url: str, workflow: Any, runs: int, shape: str, unit: str, per_run: int
-) -> list[Figure]:
-    async def main() -> tuple[float, float]:
-        async with detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
-            await (await app.start(workflow, 0)).result()
-            cpu = time.process_time() + server_cpu(kind)
-            begun = time.perf_counter()
+async def _many(url: str, workflow: Any, runs: int) -> protocol.Window:
+    async with detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
+        await (await app.start(workflow, 0)).result()
+        with window() as seen:
             started = await app.start_many(workflow, [(number,) for number in range(runs)])
             await asyncio.gather(*(run.result() for run in started))
-            taken = time.perf_counter() - begun
-            return taken, time.process_time() + server_cpu(kind) - cpu
+        return seen
 
-    taken, cpu = asyncio.run(main())
-    units = runs * per_run
-    return [Figure(shape, units / taken, unit, "higher", cpu_ms=cpu * 1000 / units)]
+
+def single_runs(kind: str, url: str) -> list[Figure]:
+    """Runs of one step, each durable before the same caller starts the next."""
+
+    async def main() -> protocol.Window:
+        async with detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
+            await (await app.start(workflows.one_step, 0)).result()
+            with window() as seen:
+                started = [await app.start(workflows.one_step, number) for number in range(SINGLES)]
+                await asyncio.gather(*(run.result() for run in started))
+            return seen
+
+    return [rate("singles", SINGLES, asyncio.run(main()))]
 
 
 def sequence(kind: str, url: str) -> list[Figure]:
     """One workflow, 100 steps one after the other, beside the server's own commit rate."""
-    rate = limits.one_row_commits(url)
+    commits = limits.one_row_commits(url)
     with detent.App(url, include=workflows.ALL, migrate=True) as app:
         app.start(workflows.hundred_sync, 10).result()
-        begun = time.perf_counter()
-        app.start(workflows.hundred_sync, 100).result()
-        taken = time.perf_counter() - begun
-    shape = "1 x 100 steps"
+        with window() as seen:
+            app.start(workflows.hundred_sync, SEQUENCE).result()
+    figure = rate("sequence", SEQUENCE, seen)
+    rows = limits.batched_rows(url)
     return [
-        Figure(shape, 100 / taken, "steps/s", "higher"),
-        Figure(shape, rate, "commits/s", "higher", system="limit:one-row-commits"),
-        Figure("batched insert", limits.batched_rows(url), "rows/s", "higher", system="limit:batched-rows"),
+        figure,
+        Figure(figure.shape, commits, "commits/s", "higher", system="limit:one-row-commits"),
+        Figure("batched insert", rows, "rows/s", "higher", system="limit:batched-rows"),
     ]
 
 
@@ -93,24 +95,20 @@ def fan_out(kind: str, url: str) -> list[Figure]:
     """One workflow gives 1,000 steps away and waits for all of them."""
     with detent.App(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
         app.start(workflows.fan_out, 10).result()
-        begun = time.perf_counter()
-        app.start(workflows.fan_out, WIDTH).result()
-        taken = time.perf_counter() - begun
-    return [Figure("fan-out 1,000 + join", taken, "s", "lower")]
+        with window() as seen:
+            app.start(workflows.fan_out, WIDTH).result()
+    return [taken("fan-out", WIDTH, seen)]
 
 
 def idle_latency(kind: str, url: str) -> list[Figure]:
     """From start() to the first line of the step, when nothing else goes on."""
     with detent.App(url, include=workflows.ALL, migrate=True) as app:
         same = _latencies(app)
-    other = []
-    with _worker_process(url), detent.App(url, include=workflows.ALL).open(worker=False) as app:
+    # Entering the app itself would start a worker here too, which would be quicker than the other process.
+    with worker_process(url), closing(detent.App(url, include=workflows.ALL).open()) as app:
         app.start(workflows.latency, time.time()).result()
         other = _latencies(app)
-    return [
-        Figure("idle start, same process", statistics.median(same), "ms", "lower", samples=sorted(same)),
-        Figure("idle start, other process", statistics.median(other), "ms", "lower", samples=sorted(other)),
-    ]
+    return [latencies("latency-same", same), latencies("latency-other", other)]
 
 
 def _latencies(app: detent.App) -> list[float]:
@@ -121,7 +119,7 @@ def _latencies(app: detent.App) -> list[float]:
     return found
 
 
-class _worker_process:  # noqa: N801 - used like a function
+class worker_process:  # noqa: N801 - used like a function
     """A worker in another process, until the end of the block."""
 
     def __init__(self, url: str) -> None:
@@ -144,53 +142,13 @@ class _worker_process:  # noqa: N801 - used like a function
 
 def idle_worker(kind: str, url: str) -> list[Figure]:
     """What a worker costs that has nothing to do, as its server counts it."""
-    seconds = 15.0
-    with detent.App(url, include=workflows.ALL, migrate=True) as app:
-        counted = _server_count(kind, app)
-        time.sleep(4)
-        asked, cpu, begun = counted(), time.process_time(), time.perf_counter()
-        time.sleep(seconds)
-        taken = time.perf_counter() - begun
-        used = time.process_time() - cpu
-        asked = counted() - asked - 1  # asking for the count is one of them
-    figures = [Figure("idle worker, CPU", 100 * used / taken, "%", "lower")]
-    if kind != "sqlite":  # it has no server that could count
-        figures.append(Figure("idle worker, queries", asked / taken, "1/s", "lower"))
-    return figures
-
-
-def _server_count(kind: str, app: detent.App) -> Callable[[], int]:
-    """How many statements (MySQL) or transactions (PostgreSQL) the server has seen so far.
-
-    Asked on one connection that stays open: connecting is itself counted.  What the store
-    sends is not all: listening and showing that one lives have connections of their own.
-    """
-    if kind == "sqlite":
-        return lambda: 0
-    cursor = app.engine.store.driver.connect().cursor()
-    statement = {
-        "postgres": "SELECT xact_commit + xact_rollback FROM pg_stat_database"
-        " WHERE datname = current_database()",
-        "mysql": "SHOW GLOBAL STATUS LIKE 'Questions'",
-    }[kind]
-
-    def count() -> int:
-        cursor.execute(statement)
-        return int(cursor.fetchone()[-1])
-
-    return count
+    with detent.App(url, include=workflows.ALL, migrate=True):
+        return protocol.idle()
 
 
 def import_time(kind: str, url: str) -> list[Figure]:
     """How long `import detent` takes, beside Python's own start."""
-    times = []
-    for _ in range(5):
-        code = "import time; t = time.perf_counter(); import detent; print((time.perf_counter() - t) * 1000)"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
-        )
-        times.append(float(done.stdout))
-    return [Figure("import detent", min(times), "ms", "lower", samples=sorted(times))]
+    return protocol.import_time("detent")
 
 
 SHAPES: dict[str, Shape] = {
@@ -198,9 +156,9 @@ SHAPES: dict[str, Shape] = {
     "threads": many_steps_in_threads,
     "sequence": sequence,
     "runs": many_runs,
+    "singles": single_runs,
     "fan-out": fan_out,
     "latency": idle_latency,
     "idle": idle_worker,
     "import": import_time,
 }
-ONCE = {"import"}  # does not depend on the database

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 
+import detent
 from detent import step, workflow
 
 
@@ -59,8 +61,27 @@ async def latency(sent: float) -> float:
     return await stamp(sent)
 
 
-async def all_of(runs: list[object]) -> None:
-    await asyncio.gather(*(run.result() for run in runs))  # type: ignore[attr-defined]
+@workflow
+async def sleeper(until: datetime) -> None:
+    await detent.aio.sleep_until(until)
 
 
-ALL = [five_async, five_sync, hundred_sync, one_step, fan_out, latency]
+# In a worker that is to be killed there is something in it: its runs then stay in their second step.
+VICTIM: list[bool] = []
+
+
+@step
+async def hold(number: int) -> int:
+    if VICTIM:
+        print("held", flush=True)
+        await asyncio.sleep(3600)
+    return number
+
+
+@workflow
+async def held(number: int) -> int:
+    await anoop(number)
+    return await hold(number)
+
+
+ALL = [five_async, five_sync, hundred_sync, one_step, fan_out, latency, sleeper, held]
