@@ -46,8 +46,7 @@ def server(argv: Sequence[str], port: int, env: dict[str, str] | None = None) ->
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # what it complains of is shown with the failure
         env=os.environ | (env or {}),
     )
     try:

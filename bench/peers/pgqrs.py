@@ -29,6 +29,7 @@ class Bench:
 
     def __init__(self, store: Any) -> None:
         self.store = store
+        self.consumers: list[asyncio.Task[None]] = []
         self.done = 0
         self.late: list[float] = []
 
@@ -46,8 +47,8 @@ class Bench:
             await asyncio.gather(*(step(run, f"part-{number}") for number in range(width)))
         await run.complete({"done": True})
 
-    async def consume(self, number: int, batch: int = 10) -> None:
-        consumer = await pgqrs.consumer(f"worker-{number}", 8000 + number, QUEUE).create(self.store)
+    async def consume(self, batch: int = 10) -> None:
+        consumer = await self.store.consumer(QUEUE)
         while True:
             messages = await consumer.dequeue(batch_size=batch)
             if not messages:
@@ -59,6 +60,9 @@ class Bench:
 
     async def finished(self, wanted: int) -> None:
         while self.done < wanted:
+            for task in self.consumers:
+                if task.done():
+                    task.result()  # raises what has ended it
             await asyncio.sleep(0.005)
 
 
@@ -73,11 +77,11 @@ def measured(work: Work, consumers: int = AT_ONCE) -> Callable[[str], list[p.Fig
         await pgqrs.admin(store).install()
         await pgqrs.workflow().name(QUEUE).store(store).create()
         bench = Bench(store)
-        tasks = [asyncio.create_task(bench.consume(number)) for number in range(consumers)]
+        bench.consumers = [asyncio.create_task(bench.consume()) for _ in range(consumers)]
         await bench.trigger({"steps": 1})
         await bench.finished(1)
         figures = await work(bench)
-        for task in tasks:
+        for task in bench.consumers:
             task.cancel()
         return figures
 

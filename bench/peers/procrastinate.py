@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import procrastinate
 
@@ -19,9 +19,9 @@ NO_STEPS = "a plain queue: it has no steps"
 
 
 class Seen:
-    """What the jobs of this process have done."""
+    """How late the jobs of this process were."""
 
-    late: list[float] = []
+    late: ClassVar[list[float]] = []
 
 
 def make(url: str) -> procrastinate.App:

@@ -1,0 +1,227 @@
+"""`make soak`: a million executions on PostgreSQL beside a reader that sits in its transaction; stays it flat?
+
+The reader holds the snapshot that it took at the start, as a forgotten session or a long report does.  While it
+does, nothing that died since can be cleared away: a queue that finds its next job by stepping over its dead ones
+gets slower and slower.  After each slice we take the throughput, what a claim costs, the sizes of tables and
+indexes, the dead rows, and the latency of a start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import detent
+from detent.stores.opening import open_store
+
+from . import workflows
+from .databases import fresh_database
+from .peers.protocol import CONCURRENCY
+from .results import RESULTS, machine, quantile
+
+CHUNK = 5_000  # runs that one call starts
+SLICES = 20
+FLAT = 1.5  # so much worse may the last quarter be than the first
+
+# What a claim asks first, on a queue that is empty: it reads whatever lies in its way.
+CLAIM = """EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+SELECT e.run_id, e.node, e.attempt FROM detent_executions e
+ WHERE e.state = 'ready' AND e.queue = 'default'
+ ORDER BY e.precedence, e.scheduled_for, e.run_id LIMIT 100 FOR UPDATE SKIP LOCKED"""
+SIZES = """
+SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_dead_tup), sum(n_live_tup)
+  FROM pg_stat_user_tables WHERE relname LIKE 'detent_%'"""
+
+
+@dataclass
+class Slice:
+    """One slice, and the state of the database after it."""
+
+    executions: int  # so far
+    per_second: float
+    claims: int
+    claim_ms_p50: float
+    claim_ms_p99: float
+    claim_us_per_execution: float
+    empty_claim_ms: float
+    empty_claim_pages: int
+    tables_mib: float
+    indexes_mib: float
+    bytes_per_execution: float
+    dead_rows: int
+    start_ms_p50: float
+    start_ms_p99: float
+
+
+class Claims:
+    """Times every claim of a store that found something."""
+
+    def __init__(self, store: Any) -> None:
+        self.taken: list[tuple[float, int]] = []
+        self._claim: Callable[..., Any] = store.claim
+        store.claim = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        found = self._claim(*args, **kwargs)
+        if found:
+            self.taken.append((time.perf_counter() - begun, len(found)))
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--executions", type=int, default=1_000_000)
+    parser.add_argument("--no-reader", action="store_true", help="without the reader, to compare")
+    options = parser.parse_args()
+    with fresh_database("postgres") as url:
+        slices = asyncio.run(soak(url, options.executions, reader=not options.no_reader))
+    now = datetime.now(UTC)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"soak-{now:%Y%m%dT%H%M%SZ}.json"
+    document = {
+        "at": now.isoformat(),
+        "machine": machine(),
+        "reader": not options.no_reader,
+        "slices": [asdict(each) for each in slices],
+    }
+    path.write_text(json.dumps(document, indent=1))
+    print(f"written to {path}")
+    steep = grown(slices)
+    for sentence in steep:
+        print(f"NOT FLAT: {sentence}")
+    sys.exit(1 if steep else 0)
+
+
+async def soak(url: str, executions: int, *, reader: bool) -> list[Slice]:
+    """The slices, one after the other, in one process with one worker."""
+    found: list[Slice] = []
+    size = max(CHUNK, executions // SLICES)
+    async with detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
+        claims = Claims(app.engine.store)
+        await (await app.start(workflows.one_step, 0)).result()
+        with closing(_connect(url)) as watching, closing(_connect(url)) as idle:
+            if reader:
+                _sit(idle)
+            while not found or found[-1].executions < executions:
+                done = found[-1].executions if found else 0
+                claims.taken.clear()
+                begun = time.perf_counter()
+                for first in range(0, size, CHUNK):
+                    await _run(app, min(CHUNK, size - first))
+                taken = time.perf_counter() - begun
+                late = await _latencies(app)
+                found.append(_measured(watching, done + size, size / taken, claims.taken, late))
+                _say(found[-1])
+    return found
+
+
+async def _run(app: detent.AsyncApp, count: int) -> None:
+    started = await app.start_many(workflows.one_step, [(number,) for number in range(count)])
+    await asyncio.gather(*(run.result() for run in started))
+
+
+async def _latencies(app: detent.AsyncApp) -> list[float]:
+    found = []
+    for _ in range(40):
+        await asyncio.sleep(0.01)
+        found.append(await (await app.start(workflows.latency, time.time())).result() * 1000)
+    return sorted(found)
+
+
+def _connect(url: str) -> Any:
+    return open_store(url).driver.connect()
+
+
+def _sit(connection: Any) -> None:
+    """Take a snapshot, and keep it."""
+    cursor = connection.cursor()
+    cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    cursor.execute("SELECT count(*) FROM detent_runs")
+    cursor.fetchone()
+
+
+def _measured(
+    watching: Any, executions: int, per_second: float, claims: list[tuple[float, int]], late: list[float]
+) -> Slice:
+    cursor = watching.cursor()
+    cursor.execute(CLAIM)
+    plan = cursor.fetchone()[0][0]
+    cursor.execute(SIZES)
+    tables, indexes, dead, _ = (int(value or 0) for value in cursor.fetchone())
+    times = sorted(taken * 1000 for taken, _ in claims) or [0.0]
+    claimed = sum(count for _, count in claims) or 1
+    return Slice(
+        executions=executions,
+        per_second=per_second,
+        claims=len(claims),
+        claim_ms_p50=quantile(times, 0.5),
+        claim_ms_p99=quantile(times, 0.99),
+        claim_us_per_execution=1000 * sum(times) / claimed,
+        empty_claim_ms=float(plan["Execution Time"]),
+        empty_claim_pages=int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"]),
+        tables_mib=tables / 2**20,
+        indexes_mib=indexes / 2**20,
+        bytes_per_execution=(tables + indexes) / executions,
+        dead_rows=dead,
+        start_ms_p50=quantile(late, 0.5),
+        start_ms_p99=quantile(late, 0.99),
+    )
+
+
+def grown(slices: list[Slice]) -> list[str]:
+    """What is not flat: the last quarter against the first, the very first slice left out as it warms up."""
+    rest = slices[1:]
+    quarter = len(rest) // 4
+    if not quarter:
+        return []
+    found = []
+    for name, what in (
+        ("claim_us_per_execution", "a claim's cost for each execution"),
+        ("empty_claim_ms", "a claim on an empty queue"),
+        ("start_ms_p50", "the latency of a start"),
+        ("bytes_per_execution", "the size of tables and indexes for each execution"),
+    ):
+        first, last = (
+            statistics.median(getattr(each, name) for each in part)
+            for part in (rest[:quarter], rest[-quarter:])
+        )
+        if first > 0 and last > FLAT * first:
+            found.append(f"{what} has grown {last / first:.1f} times")
+    first, last = (
+        statistics.median(each.per_second for each in part) for part in (rest[:quarter], rest[-quarter:])
+    )
+    if last < first / FLAT:
+        found.append(f"the throughput fell to {last / first:.0%}")
+    return found
+
+
+def latest() -> dict[str, Any] | None:
+    """What the last soak has left."""
+    found = max(RESULTS.glob("soak-*.json"), default=None)
+    document: dict[str, Any] | None = None if found is None else json.loads(Path(found).read_text())
+    return document
+
+
+def _say(each: Slice) -> None:
+    print(
+        f"{each.executions:>9,} executions: {each.per_second:,.0f}/s, claim p50 {each.claim_ms_p50:.2f} ms"
+        f" p99 {each.claim_ms_p99:.2f} ms ({each.claim_us_per_execution:.0f} us each), on an empty queue"
+        f" {each.empty_claim_ms:.2f} ms {each.empty_claim_pages} pages, start p50 {each.start_ms_p50:.2f} ms,"
+        f" tables {each.tables_mib:.0f} MiB, indexes {each.indexes_mib:.0f} MiB, dead rows {each.dead_rows:,}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
