@@ -1,12 +1,16 @@
-# Everything a contributor needs; `make` alone lists it.  ARGS goes to pytest or to the benchmarks:
+# Everything a contributor needs; `make` alone lists it.  ARGS goes to pytest, BENCH and SOAK to the benchmarks:
 #
 #     make test ARGS="-k lease -x"
+#     make bench BENCH="--shapes steps --systems detent,dbos --repeat 1"
+#     make soak SOAK="--executions 200000"
 
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SERVERS := $(PYTHON) tools/servers.py --
+# Counting statements takes a restart of PostgreSQL, which only one that we start here ourselves may get.
+COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
 # All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
 # end them without warning: three at a time.  Those that stop the servers come last, and alone.
 QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
@@ -37,11 +41,11 @@ check: $(STAMP) ## lint, format, types, and the direction of imports
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest -q tests/unit/test_architecture.py
 
-bench: $(STAMP) ## measure, on all three databases
-	@$(SERVERS) $(BIN)/python -m bench $(ARGS)
+bench: $(STAMP) ## measure Detent, its peers and the limits, on all databases
+	@$(SERVERS) $(BIN)/python -m bench $(COUNTED) $(BENCH) $(ARGS)
 
-soak: $(STAMP) ## run the tests that take minutes
-	@$(SERVERS) $(BIN)/pytest -m soak $(ARGS)
+soak: $(STAMP) ## run the tests that take minutes, then a million executions beside an idle reader
+	@$(SERVERS) sh -c '$(BIN)/pytest -m soak $(ARGS) && $(BIN)/python -m bench.soak $(SOAK)'
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import plots
+from . import plots, soak
 from .results import RESULTS
 from .table import COMPARED_WITH, ordered, ratio
 from .targets import behind, missed
@@ -22,20 +22,20 @@ SERVER = {
 }
 
 METHOD = """\
-Every measurement is a process of its own on a fresh, empty database. Rounds, shapes and systems are interleaved:
-in each round each system has its turn at a shape before the next shape begins. The best of the repeats counts,
-because other load on a machine only ever makes things slower. Set-up, migrations and a first run that warms up
-are not measured.
+Every measurement is a process of its own on a fresh, empty database. Rounds, shapes and systems are
+interleaved: in each round each system has its turn at a shape before the next shape begins. The best of the
+repeats counts, because other load on a machine only ever makes things slower. Set-up, migrations and a first
+run that warms up are not measured.
 
 The durability is the same for all: PostgreSQL and MariaDB as a fresh installation leaves them (`fsync` and
-`synchronous_commit` on), SQLite in WAL mode with `synchronous=FULL` for Detent and with the peer's own setting
-for a peer. Redis has its defaults, which lose the last seconds in a crash; Restate keeps its own store.
+`synchronous_commit` on), SQLite in WAL mode with `synchronous=FULL` for Detent and with the peer's own
+setting for a peer. Redis has its defaults, which lose the last seconds in a crash; Restate has its own store.
 
-Peers are installed from their packages in pinned versions, each in an environment of its own, and written the way
-their documentation shows, with up to 200 runs under way; where a peer is faster with fewer, it has fewer. A
-remark beside a figure says what differs. CPU is that of all processes of the client and of the server, for each
-unit (run, step or node). Transactions and WAL are counted by the server. Memory is the sum of the peaks of the
-client's processes.
+Peers are installed from their packages in pinned versions, each in an environment of its own, and written the
+way their documentation shows, with up to 200 runs under way; where a peer is faster with fewer, it has fewer.
+A remark beside a figure says what differs. CPU is that of all processes of the client and of the server, for
+each unit (run, step or node). Transactions and WAL are counted by the server. Memory is the sum of the peaks
+of the client's processes.
 """
 
 
@@ -68,8 +68,8 @@ def _head(document: dict[str, Any]) -> str:
         [
             "# Benchmarks",
             "",
-            "This page is written by `python -m bench --page` from the figures that `make bench` leaves behind;"
-            " run it on your machine.",
+            "This page is written by `python -m bench --page` from the figures that `make bench` leaves"
+            " behind; run it on your machine.",
             "",
             f"Measured {document['at'][:10]} on {machine['cores']} cores ({processor}), {machine['system']},"
             f" Python {machine['python']}; best of {settings.get('repeat', '?')}.",
@@ -191,6 +191,34 @@ def _slug(text: str) -> str:
 
 
 def _soak(folder: Path) -> str:
-    """What `python -m bench.soak` has left, if it ran."""
-    summary = folder / "soak.md"
-    return summary.read_text() if summary.exists() else ""
+    """What `make soak` has left, if it ran."""
+    document = soak.latest()
+    if document is None:
+        return ""
+    slices = [soak.Slice(**each) for each in document["slices"]]
+    steep = soak.grown(slices)
+    lines = ["## Soak", "", _soak_said(document, slices), "", *_list(steep, "All of it stayed flat."), ""]
+    for name, (title, unit) in SOAK_PLOTS.items():
+        points = [(float(each.executions), float(getattr(each, name))) for each in slices]
+        file = f"soak-{name.replace('_', '-')}.svg"
+        (folder / file).write_text(plots.line(title, unit, points, "executions"))
+        lines += [f"![{title}](benchmarks/{file})", ""]
+    return "\n".join(lines)
+
+
+def _soak_said(document: dict[str, Any], slices: list[soak.Slice]) -> str:
+    said = f"{slices[-1].executions:,} runs of one step on PostgreSQL ({document['at'][:10]})"
+    if not document["reader"]:
+        return f"{said}, with nothing beside them."
+    return f"{said}, beside a session that keeps its snapshot: nothing that died since can be cleared away."
+
+
+SOAK_PLOTS = {
+    "per_second": ("Throughput", "runs/s"),
+    "claim_us_per_execution": ("What a claim costs for each execution", "µs"),
+    "empty_claim_ms": ("A claim on an empty queue", "ms"),
+    "start_ms_p50": ("From start() to the first line of the step, idle, p50", "ms"),
+    "tables_mib": ("Tables", "MiB"),
+    "indexes_mib": ("Indexes", "MiB"),
+    "dead_rows": ("Dead rows", "rows"),
+}

@@ -26,9 +26,10 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
     for number, (name, value, label) in enumerate(rows):
         top = 44 + BAR * number
         length = (WIDTH - LEFT - RIGHT) * _share(value, values, logarithmic)
+        colour = _colour(name)
         lines += [
             f'<text x="{LEFT - 8}" y="{top + 14}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{LEFT}" y="{top + 2}" width="{length:.1f}" height="{BAR - 6}" fill="{_colour(name)}"/>',
+            f'<rect x="{LEFT}" y="{top + 2}" width="{length:.1f}" height="{BAR - 6}" fill="{colour}"/>',
             f'<text x="{LEFT + length + 6:.1f}" y="{top + 14}">{escape(label)}</text>',
         ]
     return "\n".join([*lines, "</svg>"]) + "\n"
@@ -64,7 +65,7 @@ def line(title: str, unit: str, points: Sequence[tuple[float, float]], across: s
         f'<text x="64" y="{bottom}" text-anchor="end">0</text>',
         f'<text x="64" y="{top + 14}" text-anchor="end">{escape(short(most))}</text>',
         f'<text x="76" y="{top + 14}">{escape(unit)}</text>',
-        f'<text x="{70 + inner}" y="{bottom + 20}" text-anchor="end">{escape(short(last))} {escape(across)}</text>',
+        f'<text x="{70 + inner}" y="{bottom + 20}" text-anchor="end">{short(last)} {escape(across)}</text>',
         f'<polyline points="{placed}" fill="none" stroke="{OURS}" stroke-width="2"/>',
     ]
     return "\n".join([*lines, "</svg>"]) + "\n"

@@ -47,7 +47,7 @@ def ordered(rows: list[Row]) -> list[Row]:
     def place(row: Row) -> tuple[Any, ...]:
         value = row["value"]
         sign = -1 if row["better"] == "higher" else 1
-        group: str = COMPARED_WITH.get(row["database"], row["database"])
+        group = COMPARED_WITH.get(str(row["database"]), str(row["database"]))
         return (
             shapes.index(row["shape"]),
             databases.index(group),

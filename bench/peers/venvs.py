@@ -7,6 +7,7 @@ and shown where its figures would be.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def _run(argv: list[str], what: str) -> None:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         last = (errors or done.stderr.splitlines() or [f"{what} failed"])[-1]
-        raise NotInstalled(f"{what}: {_short(last)}")
+        raise NotInstalled(f"{what}: {_short(last)} (here: {' '.join(platform.libc_ver())})")
 
 
 def _short(line: str) -> str:
