@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -98,7 +98,7 @@ def _with_all_transactions(before: Counters, found: Counters, meter: Meter) -> C
     last = meter.transactions_when_alone()
     if last is None or before.transactions is None:
         return found
-    return Counters(found.cpu, last - before.transactions, found.statements, found.wal_bytes)
+    return replace(found, transactions=last - before.transactions)
 
 
 def _lines(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
@@ -149,6 +149,7 @@ def _completed(figure: Figure, seen: dict[int, Counters]) -> Figure:
     figure.cpu_server = (figure.cpu_server or 0.0) + server.cpu
     if figure.units:
         figure.transactions = _per(server.transactions, figure.units)
+        figure.writes = _per(server.writes, figure.units)
         figure.statements = _per(server.statements, figure.units)
         figure.wal_bytes = _per(server.wal_bytes, figure.units)
         if figure.cpu_client is not None:

@@ -20,6 +20,7 @@ class Counters:
 
     cpu: float = 0.0
     transactions: float | None = None
+    writes: float | None = None  # transactions that wrote
     statements: float | None = None
     wal_bytes: float | None = None
 
@@ -72,11 +73,14 @@ class Meter:
         if self._ask is None:
             return Counters(cpu)
         if self.kind == "mysql":
-            return Counters(cpu, self._status("Com_commit"), self._status("Questions") - self._asked)
+            asked = self._status("Questions") - self._asked
+            return Counters(cpu, self._status("Com_commit"), statements=asked)
         asked = self._asked
-        wal, transactions = self._ask(
-            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'), xact_commit + xact_rollback"
-            " FROM pg_stat_database WHERE datname = current_database()"
+        # Only a transaction that writes gets a number; unlike the statistics, numbers are never late.
+        wal, writes, transactions = self._ask(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0'),"
+            " CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint),"
+            " xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
         )
         statements = None
         if self._has_statements:
@@ -85,7 +89,7 @@ class Meter:
                 " (SELECT oid FROM pg_database WHERE datname = current_database())"
             )
             statements = float(statements) - asked
-        return Counters(cpu, float(transactions) - asked, statements, float(wal))
+        return Counters(cpu, float(transactions) - asked, float(writes), statements, float(wal))
 
     def transactions_when_alone(self) -> float | None:
         """The transactions after every other session has gone.

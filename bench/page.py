@@ -34,8 +34,9 @@ setting for a peer. Redis has its defaults, which lose the last seconds in a cra
 Peers are installed from their packages in pinned versions, each in an environment of its own, and written the
 way their documentation shows, with up to 200 runs under way; where a peer is faster with fewer, it has fewer.
 A remark beside a figure says what differs. CPU is that of all processes of the client and of the server, for
-each unit (run, step or node). Transactions and WAL are counted by the server. Memory is the sum of the peaks
-of the client's processes.
+each unit (run, step or node). Transactions, those of them that wrote, statements and WAL are counted by the
+server; the first from the begin of the measurement to the end of the process, with what the server learned
+late of its start. Memory is the sum of the peaks of the client's processes.
 """
 
 
@@ -180,6 +181,7 @@ _COLUMNS = {
     "cpu_client_ms": "client CPU-ms",
     "cpu_server_ms": "server CPU-ms",
     "transactions": "transactions",
+    "writes": "that wrote",
     "statements": "statements",
     "wal_bytes": "WAL bytes",
     "memory_mib": "MiB",

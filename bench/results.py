@@ -86,7 +86,7 @@ def _row(database: str, figure: Figure) -> dict[str, Any]:
     for name in PER_UNIT:
         seconds = getattr(figure, name)
         row[f"{name}_ms"] = 1000 * seconds / figure.units if seconds is not None and figure.units else None
-    for name in ("transactions", "statements", "wal_bytes", "memory_mib"):
+    for name in ("transactions", "writes", "statements", "wal_bytes", "memory_mib"):
         row[name] = getattr(figure, name)
     if figure.unit == "ms" and len(figure.samples) > 10:
         ordered = sorted(figure.samples)

@@ -46,17 +46,17 @@ def run(plan: Plan) -> Results:
     """Make every measurement of the plan; one that fails is reported, and the rest go on."""
     results = Results()
     pythons = _environments(plan, results)
-    turns = list(_turns(plan))
-    for number in range(plan.repeat):
-        for turn in list(turns):
-            if turn.system not in pythons:
-                turns.remove(turn)
-                continue
-            begun = time.monotonic()
-            _say(f"round {number + 1}/{plan.repeat}: {turn}", end=" ")
-            if not _take(turn, pythons[turn.system], plan.limit, results):
-                turns.remove(turn)  # it would say the same again
-            _say(f"({time.monotonic() - begun:.1f} s)")
+    turns = [turn for turn in _turns(plan) if turn.system in pythons]
+    try:
+        for number in range(plan.repeat):
+            for turn in list(turns):
+                begun = time.monotonic()
+                _say(f"round {number + 1}/{plan.repeat}: {turn}", end=" ")
+                if not _take(turn, pythons[turn.system], plan.limit, results):
+                    turns.remove(turn)  # it would say the same again
+                _say(f"({time.monotonic() - begun:.1f} s)")
+    except KeyboardInterrupt:
+        _say("interrupted: what was measured so far is shown and written")
     results.versions |= _versions(plan)
     return results
 
@@ -66,9 +66,10 @@ def _take(turn: Turn, python: str, limit: float, results: Results) -> bool:
     module = "bench.ours" if turn.system == "detent" else f"bench.peers.{turn.system}"
     try:
         answer = measure([python, "-m", module], turn.shape, turn.database, limit)
-    except Failed as why:
+    except Exception as error:  # of whatever kind: an hour of other figures must not be lost by it
+        why = str(error) if isinstance(error, Failed) else f"the harness failed: {error!r}"
         _say(f"FAILED: {why}", end=" ")
-        results.fail(turn.title, turn.database, turn.system, str(why))
+        results.fail(turn.title, turn.database, turn.system, why)
         return False
     if answer.missing:
         results.fail(turn.title, turn.database, turn.system, answer.missing)

@@ -2,8 +2,8 @@
 
 The reader holds the snapshot that it took at the start, as a forgotten session or a long report does.  While
 it does, nothing that died since can be cleared away: a queue that finds its next job by stepping over its
-dead ones gets slower and slower.  After each slice we take the throughput, what a claim costs, the sizes of tables
-and indexes, the dead rows, and the latency of a start; all of it should stay flat.
+dead ones gets slower and slower.  After each slice we take the throughput, what a claim costs, the sizes of
+tables and indexes, the dead rows, and the latency of a start; all of it should stay flat.
 """
 
 from __future__ import annotations
@@ -218,7 +218,8 @@ def _say(each: Slice) -> None:
         f"{each.executions:>9,} executions: {each.per_second:,.0f}/s, claim p50 {each.claim_ms_p50:.2f} ms"
         f" p99 {each.claim_ms_p99:.2f} ms ({each.claim_us_per_execution:.0f} us each), on an empty queue"
         f" {each.empty_claim_ms:.2f} ms {each.empty_claim_pages} pages, start p50 {each.start_ms_p50:.2f} ms"
-        f", tables {each.tables_mib:.0f} MiB, indexes {each.indexes_mib:.0f} MiB, {each.dead_rows:,} dead rows",
+        f", tables {each.tables_mib:.0f} MiB, indexes {each.indexes_mib:.0f} MiB"
+        f", {each.dead_rows:,} dead rows",
         flush=True,
     )
 

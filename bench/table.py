@@ -10,7 +10,7 @@ from rich.table import Table
 Row = dict[str, Any]
 # Peers that bring a store of their own are compared with Detent on its usual server.
 COMPARED_WITH: dict[str, str] = {"redis": "postgres", "own": "postgres"}
-NUMBERS = ("value", "Detent is", "CPU-ms", "tx", "stmts", "WAL B", "MiB")
+NUMBERS = ("value", "Detent is", "CPU-ms", "tx", "writes", "stmts", "WAL B", "MiB")
 
 
 def ratio(row: Row, rows: list[Row]) -> float | None:
@@ -62,7 +62,9 @@ def ordered(rows: list[Row]) -> list[Row]:
 
 
 def show(rows: list[Row]) -> None:
-    table = Table(title="Best of the repeats. CPU, transactions, statements and WAL are per unit")
+    table = Table(
+        title="Best of the repeats. CPU, transactions, those that wrote, statements and WAL are per unit"
+    )
     titles = ["shape", "database", "system", "value", "unit", "Detent is", *NUMBERS[2:], "note"]
     for title in titles:
         table.add_column(title, justify="right" if title in NUMBERS else "left", overflow="fold")
@@ -81,6 +83,7 @@ def show(rows: list[Row]) -> None:
             "" if times is None else f"{times:,.2f} x",
             number(row.get("cpu_ms")),
             number(row.get("transactions")),
+            number(row.get("writes")),
             number(row.get("statements")),
             number(row.get("wal_bytes")),
             number(row.get("memory_mib")),

@@ -31,6 +31,8 @@ SEQUENCE = 100
 WIDTH = 1000
 SAMPLES = 60
 IDLE_SECONDS = 15.0
+# A session of PostgreSQL may tell what it did up to ten seconds later: its start must not count as idling.
+SETTLE_SECONDS = 11.0
 
 # Name: what it is called in tables, its unit, and which way is better.
 TITLES: dict[str, tuple[str, str, str]] = {
@@ -64,7 +66,8 @@ class Figure:
     cpu_server: float | None = None  # of servers that the process itself has started
     memory_mib: float | None = None  # the peak of all processes of the client's side
     seconds: float | None = None  # that the window was open
-    transactions: float | None = None  # for each unit, these three; the harness adds them
+    transactions: float | None = None  # for each unit, these four; the harness adds them
+    writes: float | None = None
     statements: float | None = None
     wal_bytes: float | None = None
     note: str = ""
@@ -145,11 +148,11 @@ def from_window(figure: Figure, seen: Window) -> Figure:
     return figure
 
 
-def idle(seconds: float = IDLE_SECONDS, settle: float = 4.0) -> list[Figure]:
+def idle() -> list[Figure]:
     """What a worker costs that has nothing to do: call it while one runs.  The harness adds the queries."""
-    time.sleep(settle)
+    time.sleep(SETTLE_SECONDS)
     with window() as seen:
-        time.sleep(seconds)
+        time.sleep(IDLE_SECONDS)
     title, unit, better = TITLES["idle-cpu"]
     used = 100 * (seen.cpu_client + seen.cpu_server) / seen.seconds
     return [from_window(Figure(title, used, unit, better, units=0), seen)]

@@ -113,8 +113,8 @@ def test_bars_say_when_their_scale_is_logarithmic() -> None:
 
 
 def test_counters_that_a_server_does_not_have_stay_unknown() -> None:
-    found = Counters(2.0, 10.0, None, 300.0).since(Counters(0.5, 4.0, None, 100.0))
-    assert found == Counters(1.5, 6.0, None, 200.0)
+    found = Counters(2.0, 10.0, wal_bytes=300.0).since(Counters(0.5, 4.0, wal_bytes=100.0))
+    assert found == Counters(1.5, 6.0, writes=None, statements=None, wal_bytes=200.0)
 
 
 def test_a_soak_is_flat_or_says_what_has_grown() -> None:
