@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -113,6 +115,8 @@ def _environments(plan: Plan, results: Results) -> dict[str, str]:
 def _versions(plan: Plan) -> dict[str, str]:
     found = {name: version_of(name) for name in plan.systems if name != "detent"}
     found["detent"] = version("detent")
+    if "celery" in plan.systems and shutil.which("redis-server"):
+        found["redis"] = subprocess.check_output(["redis-server", "--version"], text=True).strip()
     for kind in plan.databases:
         with fresh_database(kind) as url:
             cursor = open_store(url).driver.connect().cursor()

@@ -17,6 +17,7 @@ from bench.peers import protocol as p
 from bench.peers.children import until, worker_of
 
 QUEUE = "bench"
+CLIENTS = 8
 POLLED = "polled every 250 ms, its default"
 
 
@@ -104,6 +105,23 @@ async def singles(app: AsyncAbsurd, completed: Callable[[int], Awaitable[None]])
     return [p.rate("singles", p.SINGLES, await many(app, completed, p.SINGLES, 1))]
 
 
+async def runs(app: AsyncAbsurd, completed: Callable[[int], Awaitable[None]]) -> list[p.Figure]:
+    """Spawned by a few clients side by side, each with its own connection."""
+    count = p.MANY // 5 * 2
+    clients = [client(sys.argv[2]) for _ in range(CLIENTS)]
+    for each in clients:
+        await each.list_queues()  # connects
+
+    async def spawn(each: AsyncAbsurd) -> None:
+        for _ in range(count // CLIENTS):
+            await each.spawn("steps", {"steps": 1})
+
+    with p.window() as seen:
+        await asyncio.gather(*(spawn(each) for each in clients))
+        await completed(count)
+    return [p.rate("runs", count, seen, f"{count} runs, enqueued by {CLIENTS} clients: no bulk call")]
+
+
 async def many(
     app: AsyncAbsurd, completed: Callable[[int], Awaitable[None]], runs: int, steps: int
 ) -> p.Window:
@@ -158,6 +176,7 @@ if __name__ == "__main__":
     shapes: dict[str, Work] = {
         "steps": steps,
         "sequence": sequence,
+        "runs": runs,
         "singles": singles,
         "fan-out": fan_out,
         "latency": idle_latency,
@@ -166,5 +185,4 @@ if __name__ == "__main__":
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
         | {"import": lambda _: p.import_time("absurd_sdk")},
-        {"runs": "no call that enqueues many; see the runs that are started one by one"},
     )

@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import servers
+
 VERSIONS = Path(__file__).with_name("versions.txt")
 INSTALL_SECONDS = 600
 
@@ -24,6 +26,7 @@ class Pins:
 
     pip: tuple[str, ...]
     npm: tuple[str, ...] = ()
+    apt: tuple[str, ...] = ()
 
     @property
     def stamp(self) -> str:
@@ -40,10 +43,17 @@ def pins() -> dict[str, Pins]:
     for line in VERSIONS.read_text().splitlines():
         if line and not line.startswith("#"):
             name, _, wanted = line.partition(": ")
-            parts = wanted.split()
-            npm = tuple(part.removeprefix("npm:") for part in parts if part.startswith("npm:"))
-            found[name] = Pins(tuple(part for part in parts if not part.startswith("npm:")), npm)
+            found[name] = _pins(wanted.split())
     return found
+
+
+def _pins(parts: list[str]) -> Pins:
+    def of(source: str) -> tuple[str, ...]:
+        return tuple(part.removeprefix(source) for part in parts if part.startswith(source))
+
+    return Pins(
+        tuple(part for part in parts if not part.startswith(("npm:", "apt:"))), of("npm:"), of("apt:")
+    )
 
 
 def cache() -> Path:
@@ -55,6 +65,8 @@ def cache() -> Path:
 def python_of(name: str) -> Path:
     """The Python of a peer's environment, which is made if there is none for these pins."""
     wanted, folder = pins()[name], cache() / name
+    for program in wanted.apt:
+        _ensure_program(program)
     stamp = folder / "installed.txt"
     if stamp.is_file() and stamp.read_text() == wanted.stamp:
         return folder / "bin" / "python"
@@ -70,6 +82,16 @@ def python_of(name: str) -> Path:
         _run(["npm", "install", "--silent", "--prefix", str(folder / "npm"), *wanted.npm], "npm")
     stamp.write_text(wanted.stamp)
     return folder / "bin" / "python"
+
+
+def _ensure_program(name: str) -> None:
+    """A program of the machine; installed, but not started as a service, where we may."""
+    if shutil.which(name):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise NotInstalled(f"needs {name}, which is not here (Debian: apt-get install {name})")
+    with servers._services_kept_from_starting():
+        _run(["apt-get", "-qq", "install", "-y", "--no-install-recommends", name], "apt-get")
 
 
 def version_of(name: str) -> str:
