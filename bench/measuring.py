@@ -131,7 +131,8 @@ def _last_words(process: subprocess.Popen[str], log: IO[str]) -> str:
     if os.environ.get("BENCH_VERBOSE"):
         print("\n".join(lines[-60:]), file=sys.stderr)
     last = lines[-1] if lines else "said nothing"
-    return f"ended with {process.returncode}: {last[:200]}"
+    # It may end up on a page: where somebody's home is, is nobody's business.
+    return f"ended with {process.returncode}: {last[:200]}".replace(str(Path.home()), "~")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 WIDTH = 760
-LEFT = 190
+LEFT = 240
 RIGHT = 130
 BAR = 22
 OURS, THEIRS, LIMIT = "#1f6f8b", "#b8c4cc", "#d9a441"

@@ -53,7 +53,7 @@ def server(argv: Sequence[str], port: int, env: dict[str, str] | None = None) ->
         until = time.monotonic() + 60
         while not answers(port):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{argv[0]} did not start")
+                raise RuntimeError(f"{os.path.basename(argv[0])} did not start")
             time.sleep(0.05)
         yield process.pid
     finally:

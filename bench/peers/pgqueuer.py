@@ -100,7 +100,7 @@ async def idle_latency(queries: Queries, connection: Any) -> list[p.Figure]:
             await asyncio.sleep(0.02)
             await queries.enqueue("other-latency", str(time.time()).encode())
             other.append(float(await asyncio.to_thread(worker.stdout.readline)))
-    return [p.latencies("latency-same", Seen.late), p.latencies("latency-other", other)]
+    return [p.latencies("latency-same", Seen.late, NOTE), p.latencies("latency-other", other, NOTE)]
 
 
 async def idle(queries: Queries, connection: Any) -> list[p.Figure]:

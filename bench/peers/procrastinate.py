@@ -103,7 +103,7 @@ async def idle_latency(app: procrastinate.App) -> list[p.Figure]:
             await asyncio.sleep(0.02)
             await task.configure(queue="other").defer_async(sent=time.time())
             other.append(float(await asyncio.to_thread(worker.stdout.readline)))
-    return [p.latencies("latency-same", Seen.late), p.latencies("latency-other", other)]
+    return [p.latencies("latency-same", Seen.late, NOTE), p.latencies("latency-other", other, NOTE)]
 
 
 async def idle(app: procrastinate.App) -> list[p.Figure]:
