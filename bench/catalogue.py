@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 
 from .databases import URLS
@@ -63,4 +64,8 @@ def known(wanted: list[str], all_of_them: Iterable[str]) -> list[str]:
 def available(databases: list[str]) -> list[str]:
     """Those that run; a server is named by its variable, see tools/servers.py."""
     known(databases, ("sqlite", "postgres", "mysql"))
-    return [name for name in databases if name == "sqlite" or os.environ.get(URLS[name])]
+    found = [name for name in databases if name == "sqlite" or os.environ.get(URLS[name])]
+    for name in databases:
+        if name not in found:
+            print(f"nothing is measured on {name}: {URLS[name]} is not set", file=sys.stderr)
+    return found
