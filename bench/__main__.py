@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from pathlib import Path
 
 from . import catalogue, table
@@ -59,8 +60,12 @@ def _measure(options: argparse.Namespace) -> None:
         repeat=options.repeat,
         limit=options.limit,
     )
+    # Ended from outside, we still drop the database that we are at, and write what we have.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     counted = options.count_statements and count_statements()
     results = run(plan)
+    if not results.rows():
+        raise SystemExit("nothing was measured")
     table.show(results.rows())
     settings = {"repeat": plan.repeat, "limit": plan.limit, "statements": counted}
     print(f"\nwritten to {results.write(settings)}")
