@@ -107,7 +107,7 @@ def _lines(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
 
     def read() -> None:
         assert process.stdout is not None
-        with suppress(ValueError):
+        with process.stdout:
             for line in process.stdout:
                 found.put(line)
         found.put(None)
@@ -140,6 +140,9 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert process.stdin is not None
+    with suppress(OSError):
+        process.stdin.close()
 
 
 def _completed(figure: Figure, seen: dict[int, Counters]) -> Figure:
