@@ -13,6 +13,7 @@ from bench.peers import protocol as p
 from bench.peers.children import limited
 
 AT_ONCE = 16  # runs under way; its pool has as many connections, and more are slower
+FEW = 2  # where there is little to take at a time: every consumer that finds nothing asks again soon
 NOTE = f"{AT_ONCE} consumers"
 QUEUE = "bench"
 
@@ -115,7 +116,7 @@ async def singles(bench: Bench) -> list[p.Figure]:
         for _ in range(p.SINGLES):
             await bench.trigger({"steps": 1})
         await bench.finished(p.SINGLES + 1)
-    return [p.rate("singles", p.SINGLES, seen, NOTE)]
+    return [p.rate("singles", p.SINGLES, seen, f"{FEW} consumers")]
 
 
 async def fan(bench: Bench) -> list[p.Figure]:
@@ -140,7 +141,7 @@ if __name__ == "__main__":
         "steps": measured(steps),
         "sequence": measured(sequence, 1),
         "runs": measured(runs),
-        "singles": measured(singles),
+        "singles": measured(singles, FEW),
         "fan-out": measured(fan, 1),
         "latency": measured(idle_latency, 1),
         "import": lambda _: p.import_time("pgqrs"),
