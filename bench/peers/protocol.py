@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "@bench "
-# So many may be under way; an adapter whose system is faster with fewer uses fewer, and says so.
+# So many may be under way; an adapter that uses fewer says so beside its figure.
 CONCURRENCY = 200
 RUNS, STEPS = 500, 5
 MANY = 5000

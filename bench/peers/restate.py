@@ -20,7 +20,7 @@ import restate
 from bench.peers import protocol as p
 from bench.peers.children import free_port, limited, server
 
-AT_ONCE = 100  # connections to its ingress
+AT_ONCE = p.CONCURRENCY  # connections to its ingress
 service = restate.Service("bench")
 
 
