@@ -60,8 +60,13 @@ def wait_for(run: detent.Run[Any], *states: str) -> None:
 
 
 def wait_parked(run: detent.Run[Any]) -> None:
-    """Return when the run waits, and no worker holds it."""
-    eventually(lambda: state(run) == "ready" and main(run).state == "scheduled", f"{run!r} waits")
+    """Return when the run has begun and waits, and no worker holds it."""
+
+    def parked() -> bool:
+        latest = main(run)  # one that nobody has claimed yet is scheduled, too
+        return state(run) == "ready" and latest.state == "scheduled" and latest.started_at is not None
+
+    eventually(parked, f"{run!r} waits")
 
 
 def main(run: detent.Run[Any]) -> Any:
