@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from .clock import span_micros
 from .context import Context
 from .decisions import TIMER_CANCELLED, Decision, TimerCancelled
 from .declaring import made
@@ -192,11 +191,6 @@ class DeciderPlan:
     def takes_async(self) -> bool:
         """Whether effects are handled by a coroutine."""
         return inspect.iscoroutinefunction(self.decider.handle)
-
-    @property
-    def timeout(self) -> float | None:
-        given = self.decider.timeout
-        return None if given is None else span_micros(given) / 1e6
 
     def version(self, event: str) -> int:
         """The version under which events of this type are stored today."""

@@ -13,8 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from ..clock import from_micros
 from ..deciders import DeciderPlan, effect_job, timer_job, unknown_fields
 from ..decisions import TIMER_CANCELLED, Decision, Recorded, TimerCancelled
@@ -278,8 +276,3 @@ def handler_of(plan: DeciderPlan) -> Step[Any, Any]:
         return handle(effect, ctx)
 
     return Step(effect, id=plan.name, timeout=plan.decider.timeout)
-
-
-def stored_instance(text: str) -> str:
-    """The instance that a run of a decider is for."""
-    return msgspec.json.decode(text, type=str)

@@ -102,6 +102,8 @@ class Deciding:
         self._events: list[EventRow] = []
         self._inputs: list[NewInput] = []
         self._ended_inputs: list[dict[str, Any]] = []
+        self._drained: dict[str, set[int]] = {}  # inputs that have left their inbox in this batch
+        self._queued: set[str] = set()  # instances whose inbox was given something in it
         self._snapshots: list[SnapshotRow] = []
         self._silenced: set[Key] = set()  # timers that a turn of this batch has cancelled or replaced
         self._canceled: list[dict[str, Any]] = []
@@ -203,15 +205,15 @@ class Deciding:
             answer.ended = one.ended or answer.ended
             answer.applied += 1
             waiting.discard(given.seq)
-        queued = any(row.run_id == op.run_id and row.state == InputState.PENDING for row in self._inputs)
-        answer.more = bool(waiting) or queued
+            self._drained.setdefault(op.run_id, set()).add(given.seq)
+        answer.more = bool(waiting) or op.run_id in self._queued
         if not answer.more and op.run_id in self._inboxes:
             self._inboxes[op.run_id] = (self._inboxes[op.run_id][0], False)
         return answer
 
     def _waiting(self, op: Decide) -> set[int]:
         """What waits in the inbox: all that the operation brings, and one more if there are others."""
-        done = {row["seq"] for row in self._ended_inputs}  # in this batch
+        done = self._drained.get(op.run_id, set())
         limit = len(op.inputs) + len(done) + 1
         rows = self._tx.query(self._tx.sql.deciders.waiting_inputs, id=op.run_id, limit=limit)
         return {seq for (seq,) in rows} - done
@@ -334,6 +336,7 @@ class Deciding:
             self._inputs.append(_ignored(op.input, op.now))
             return Enqueued(created=True)
         self._inputs.append(op.input)
+        self._queued.add(op.run_id)
         attempt, taken = self._inboxes.get(op.run_id, (0, False))
         if not taken:
             waiting = ExecutionState.HELD if state == RunState.PAUSED else ExecutionState.READY
@@ -353,11 +356,11 @@ class Deciding:
             for row in self._changes.executions
             if row.kind == TIMER and row.topic is not None
         }
+        gone: set[int] = set()  # rows of timers that were replaced before anybody saw them
         for planned in self._planned:
             instance, run = planned.instance, planned.instance.run.id
-            waiting = (
-                {key for at, key in (*pending, *scheduled) if at == run} if planned.turn.cancels else set()
-            )
+            keys = planned.turn.cancels
+            waiting = {key for key in keys if (run, key) in pending or (run, key) in scheduled}
             followed = follow(
                 instance.mind,
                 run,
@@ -373,8 +376,10 @@ class Deciding:
                 self._canceled += [{**row, "finished_at": planned.now} for row in pending.pop((run, key), ())]
                 replaced = scheduled.pop((run, key), None)
                 if replaced is not None:
-                    self._changes.executions.remove(replaced)
+                    gone.add(id(replaced))
             self._add(instance, followed.executions, scheduled)
+        if gone:
+            self._changes.executions = [row for row in self._changes.executions if id(row) not in gone]
         self._remember()
 
     def _pending_timers(self) -> dict[Key, list[dict[str, Any]]]:
