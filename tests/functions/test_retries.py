@@ -20,6 +20,7 @@ from tests.functions.world import (
     events,
     eventually,
     failure,
+    main,
     recorded,
     result,
     state,
@@ -284,6 +285,76 @@ def test_on_exception_pause_pauses_the_run_until_it_is_resumed(apps: Apps, spawn
     assert isinstance(error, RunPaused)
     assert isinstance(error.__cause__, ConnectionError)
     assert "the service is down" in str(error)
+    healthy.set()
+    run.resume()
+    assert result(run) == "done"
+
+
+def test_a_workflow_that_executes_meanwhile_does_not_see_the_failure_that_paused_its_run(apps: Apps) -> None:
+    healthy, gate = threading.Event(), Gate()
+
+    @step(on_exception="pause")
+    def fragile() -> str:
+        if not healthy.is_set():
+            raise ConnectionError("the service is down")
+        return "done"
+
+    @step
+    def other() -> None:
+        """Makes durable what was spawned before it."""
+
+    @workflow
+    def flow() -> str:
+        handle = fragile.spawn()
+        other()
+        gate.pass_through()
+        try:
+            return str(handle.result())
+        except Exception:
+            return "the workflow's except must not see it"
+
+    app = apps(flow)
+    run = app.start(flow)
+    gate.wait_for_arrival()
+    wait_for(run, "paused")
+    # What a replay would be told, also one that has not heard of the pause yet.
+    assert [step.state for step in app.engine.store.journal([run.id])[run.id] if step.kind == "spawn"] == [
+        "waiting"
+    ]
+    gate.open()
+    eventually(lambda: main(run).state == "scheduled", "the workflow was put down")
+    healthy.set()
+    run.resume()
+    assert result(run) == "done"
+
+
+def test_a_run_that_failed_while_it_was_paused_takes_up_both_again(apps: Apps) -> None:
+    healthy, gate = threading.Event(), Gate()
+
+    @step(on_exception="pause")
+    def fragile() -> str:
+        if not healthy.is_set():
+            raise ConnectionError("the service is down")
+        return "done"
+
+    @step
+    def other() -> None:
+        """Makes durable what was spawned before it."""
+
+    @workflow
+    def flow() -> str:
+        handle = fragile.spawn()
+        other()
+        gate.pass_through()
+        if not healthy.is_set():
+            raise ValueError("and now this")
+        return str(handle.result())
+
+    run = apps(flow).start(flow)
+    gate.wait_for_arrival()
+    wait_for(run, "paused")
+    gate.open()
+    wait_for(run, "failed")
     healthy.set()
     run.resume()
     assert result(run) == "done"

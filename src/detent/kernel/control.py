@@ -67,7 +67,12 @@ def taken_up(run_state: str, outcome: str) -> bool:
     A paused run goes on where it was stopped.  A step that failed for good, and
     whose failure the workflow has seen, is a recorded outcome and stays one.
     """
-    return run_state == RunState.FAILED or outcome in ("paused_by_exception", "recovered")
+    return run_state == RunState.FAILED or stops(outcome)
+
+
+def stops(outcome: str) -> bool:
+    """Whether an attempt that ends like this pauses its run, to be made again by the resume."""
+    return outcome in ("paused_by_exception", "recovered")
 
 
 def undone(steps: list[Step]) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import InvalidState
 from ..kernel.advance import Course
-from ..kernel.control import GIVEN_AWAY, check, set_aside, taken_up, undone
+from ..kernel.control import GIVEN_AWAY, check, set_aside, stops, taken_up, undone
 from ..kernel.decide import DECIDER
 from ..kernel.model import MAIN, Claimed, RunRow, RunState, topic_of
 from ..kernel.settle import Outcome
@@ -60,8 +60,8 @@ def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
     given = {step.key for step in forgotten if step.kind == "spawn"}
     again = [
         fresh(row, now)
-        for row, _ in stopped
-        if row.node == MAIN or row.node in given or run.state == RunState.PAUSED
+        for row, outcome in stopped
+        if row.node == MAIN or row.node in given or stops(outcome)
     ]
     write(tx, tx.sql.insert_executions, again)
     note(tx, run.id, "resumed", {"from": run.state}, now)

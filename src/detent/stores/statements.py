@@ -387,7 +387,9 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         "step_key": "e.node",
         "kind": "'spawn'",
         "name": "e.job",
+        # What stopped its run is no result: it is taken up again by the resume, and nobody may see it before.
         "state": "CASE WHEN e.state IN ('completed', 'skipped') THEN 'completed'"
+        " WHEN e.outcome IN ('paused_by_exception', 'recovered') THEN 'waiting'"
         " WHEN e.state IN ('failed', 'canceled') THEN 'failed' ELSE 'waiting' END",
         "attempt": "e.attempt",
         "written_by": "0",
