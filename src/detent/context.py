@@ -13,8 +13,9 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from .errors import InvalidState, StepOutsideRun
 from .kernel.model import MAIN
@@ -123,8 +124,7 @@ class Frame(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RunInfo:
+class RunInfo(msgspec.Struct, frozen=True, gc=False):
     """What a run may know of itself."""
 
     id: str

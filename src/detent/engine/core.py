@@ -89,7 +89,7 @@ class Engine:
         self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
         self._guard = threading.RLock()
-        self.waiters = Waiters(self.store)
+        self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
 
@@ -476,10 +476,13 @@ class Engine:
             self._listen()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
         # One that our worker does not hold may be over already: another was quicker.
-        fresh = fresh and self.worker is not None and self.worker.holds(row.id)
+        fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
         waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
         self.waiters.add(waiter)
         return waiter
+
+    def _alone(self) -> bool:
+        return self.worker is not None and self.worker.alone
 
     def returns(self, type: str) -> Any:
         """The type that a run's result is decoded to."""

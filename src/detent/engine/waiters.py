@@ -51,8 +51,9 @@ class Waiter:
 class Waiters:
     """All that wait in this process, and the thread that looks for them."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: SqlStore, *, alone: Callable[[], bool]) -> None:
         self._store = store
+        self._alone = alone  # whether our worker is the only one
         self._guard = threading.Lock()
         self._waiting: dict[str, list[Waiter]] = {}
         self._finished: OrderedDict[str, RunEnd] = OrderedDict()
@@ -146,8 +147,12 @@ class Waiters:
         if not asked:
             return False
         runs = {waiter.run_id for waiter in asked}
-        # To be told by others costs a write, so whatever our own worker may end soon is not watched yet.
-        watch = {waiter.run_id for waiter in asked if not waiter.ours or waiter.looked > 1}
+        # To be told by others costs a write, so whatever our own worker may end soon is not watched yet;
+        # nor is it as long as there is no other.  (One that has just come is found by looking.)
+        alone = self._alone()
+        watch = {
+            waiter.run_id for waiter in asked if not waiter.ours or (waiter.looked > 1 and not alone)
+        }
         for waiter in asked:
             waiter.looked += 1
         self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))

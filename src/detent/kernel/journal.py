@@ -28,7 +28,7 @@ class Scope:
     def __init__(self, path: str = "") -> None:
         self.path = path
         self._counts: dict[str, int] = {}
-        self._children: dict[str, int] = {}
+        self._children: dict[str, int] | None = None  # most lines start no tasks
 
     def key(self, name: str) -> str:
         """The key of the next call of `name`."""
@@ -39,6 +39,8 @@ class Scope:
 
     def child(self, name: str) -> Scope:
         """The scope of the next task of a function of that name."""
+        if self._children is None:
+            self._children = {}
         count = self._children.get(name, 0) + 1
         self._children[name] = count
         return Scope(f"{self.path}{name if count == 1 else f'{name}#{count}'}:")

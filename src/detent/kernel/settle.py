@@ -17,7 +17,6 @@ Nothing here reads a clock, opens a connection, or calls user code.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -116,8 +115,7 @@ EFFECT, TIMER, INBOX = "effect", "timer", "inbox"
 LETTERS = frozenset({EFFECT, TIMER, INBOX})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an execution ended, as the worker saw it."""
 
     outcome: Outcome
@@ -163,7 +161,7 @@ def settle(execution: Claimed, ending: Ending) -> SettlePlan:
 def _of_letter(ending: Ending) -> Ending:
     """What would stop another run makes a letter a dead one: its instance goes on."""
     if TRANSITIONS[ending.outcome][1] in (Then.FAILS, Then.PAUSES):
-        return replace(ending, outcome=Outcome.DEAD_LETTER)
+        return msgspec.structs.replace(ending, outcome=Outcome.DEAD_LETTER)
     return ending
 
 

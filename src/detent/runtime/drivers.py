@@ -90,6 +90,10 @@ class Idling:
         self.busy = 0
         self.main: asyncio.Task[Any] | None = None
 
+    def close(self) -> None:
+        """Nobody will be asked to leave any more."""
+        self._on_idle = _stay
+
     def waits(self) -> list[Wait]:
         return [wait for wait, _ in self._waiting.values()]
 
@@ -153,6 +157,10 @@ class Idling:
     def _leave_if_still(self, moves: int) -> None:
         if moves == self._moves and self._waiting and not self.busy:
             self._on_idle()
+
+
+def _stay() -> None:
+    """The workflow is over."""
 
 
 async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:

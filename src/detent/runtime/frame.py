@@ -31,6 +31,8 @@ SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 class Outgoing:
     """What was spawned and is not durable yet."""
 
+    __slots__ = ("executions", "mains", "runs")
+
     def __init__(self) -> None:
         self.executions: list[NewExecution] = []
         self.runs: list[NewRun] = []
@@ -62,12 +64,13 @@ class FrameCore:
         self.live = True
         self.suspending = False
         self.undoing = False
-        self.outgoing = Outgoing()
-        self.taken: set[int] = set()  # messages that a branch of this workflow is receiving
+        # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
+        self.outgoing: Outgoing | None = None
+        self.taken: frozenset[int] = frozenset()  # messages that a branch of this workflow is receiving
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
         self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
-        self.shown: set[str] = set()  # those that the journal shows as executing
+        self.shown: frozenset[str] = frozenset()  # those that the journal shows as executing
 
     # Records
 
@@ -232,7 +235,8 @@ class FrameCore:
             return (yield body)
         finally:
             self.running.pop(body.context.key, None)
-            self.shown.discard(body.context.key)
+            if self.shown:
+                self.shown -= {body.context.key}
 
     def _transactional(
         self,
@@ -365,7 +369,7 @@ class FrameCore:
         """Write a running step into the journal, so that people can see it; not waited for."""
         if key in self.running and key not in self.shown:
             context, started = self.running[key]
-            self.shown.add(key)
+            self.shown |= {key}
             seen = self.entry(
                 key, "step", context.name, StepState.EXECUTING, attempt=context.attempt, started_at=started
             )

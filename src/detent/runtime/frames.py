@@ -45,7 +45,7 @@ class Frame(FrameCore):
         self._root = Scope()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idling = Idling(services, self.branches, self._leave)
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing: frozenset[asyncio.Task[None]] = frozenset()
 
     def unknowable(self, what: str) -> None:
         """A worker may ask the database whatever it likes."""
@@ -96,11 +96,14 @@ class Frame(FrameCore):
                 flushing = asyncio.get_running_loop().create_task(
                     self._flush_soon(), context=contextvars.Context()
                 )
-                self._flushing.add(flushing)
-                flushing.add_done_callback(self._flushing.discard)
+                self._flushing |= {flushing}
+                flushing.add_done_callback(self._flushed)
             else:
                 self.drive(self.checkpoint())
         return handles
+
+    def _flushed(self, task: asyncio.Task[None]) -> None:
+        self._flushing -= {task}
 
     async def _flush_soon(self) -> None:
         if self.outgoing and not self.suspending:
@@ -177,6 +180,11 @@ class Frame(FrameCore):
             for branch in self.branches:
                 branch.cancel()
             await asyncio.gather(*self.branches, return_exceptions=True)
+
+    def close(self) -> None:
+        """It is over.  Who refers to whom ends here too, or only the collector of cycles could free it."""
+        self.live = False
+        self._idling.close()
 
     # From other threads
 

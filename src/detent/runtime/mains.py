@@ -48,7 +48,7 @@ def _main(frame: Frame) -> Routine[None]:
     except (Abandoned, asyncio.CancelledError):
         log.info("run %s was let go of; another worker goes on", frame.run_id)
     finally:
-        frame.live = False
+        frame.close()
 
 
 def _workflow(frame: Frame) -> Routine[Ending]:

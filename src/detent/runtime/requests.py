@@ -11,27 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from ..context import Context
 from ..functions import Definition, Step
 from ..kernel.model import Await, Operation
 
 
-@dataclass(slots=True)
-class Commit:
+class Commit(msgspec.Struct, gc=False):
     """Make an operation durable; the reply is the store's answer."""
 
     operation: Operation
 
 
-@dataclass(slots=True)
-class Read:
+class Read(msgspec.Struct, gc=False):
     """Ask the store; the reply is what the function returns."""
 
     read: Callable[[], Any]
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(msgspec.Struct, gc=False):
     """Call a function of the user's that may block; the reply is what it returns."""
 
     function: Callable[[], Any]
@@ -56,8 +55,7 @@ class TransactionalBody(Body):
     look_again: Callable[[], None] | None = None  # where the run was given another graph meanwhile
 
 
-@dataclass(slots=True)
-class MainBody:
+class MainBody(msgspec.Struct, gc=False):
     """Call the workflow's function."""
 
     definition: Definition[Any, Any]
@@ -65,16 +63,14 @@ class MainBody:
     kwargs: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(msgspec.Struct, gc=False):
     """Wait for a time or an event.  A sync driver suspends the run instead of replying."""
 
     wake_at: int | None = None
     awaits: tuple[Await, ...] = ()
 
 
-@dataclass(slots=True)
-class Pause:
+class Pause(msgspec.Struct, gc=False):
     """A wait too short to let go of the worker."""
 
     seconds: float

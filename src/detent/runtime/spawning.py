@@ -80,7 +80,7 @@ def fitting_id(name: str) -> str:
 
 def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> None:
     queue, priority = step.queue or frame.claimed.queue, step.priority
-    frame.outgoing.executions.append(
+    _outgoing(frame).executions.append(
         NewExecution(
             run_id=frame.run_id,
             node=key,
@@ -122,8 +122,14 @@ def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str
         deadline=frame.claimed.deadline,
     )
     run.parent, run.parent_key = frame.run_id, key
-    frame.outgoing.runs.append(run)
-    frame.outgoing.mains.append(main)
+    _outgoing(frame).runs.append(run)
+    _outgoing(frame).mains.append(main)
+
+
+def _outgoing(frame: FrameCore) -> Outgoing:
+    if frame.outgoing is None:
+        frame.outgoing = Outgoing()
+    return frame.outgoing
 
 
 def new_run(
@@ -165,7 +171,7 @@ def new_run(
 
 def flush(frame: FrameCore) -> Routine[None]:
     """Make what was spawned durable; what fits into this worker's free slots begins at once."""
-    outgoing, frame.outgoing = frame.outgoing, Outgoing()
+    outgoing, frame.outgoing = _outgoing(frame), None
     rows = [*outgoing.executions, *outgoing.mains]
     leased = lease_locally(frame.services, rows)
     steps, frame.unwritten = frame.unwritten, []

@@ -128,6 +128,6 @@ def _take(frame: FrameCore, name: str) -> Routine[Message | None]:
     )
     for message in messages:
         if message.seq not in frame.taken:
-            frame.taken.add(message.seq)
+            frame.taken |= {message.seq}
             return message
     return None

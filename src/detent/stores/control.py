@@ -59,9 +59,7 @@ def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:
     tx.run(tx.sql.unhold, id=run.id, now=now)
     given = {step.key for step in forgotten if step.kind == "spawn"}
     again = [
-        fresh(row, now)
-        for row, outcome in stopped
-        if row.node == MAIN or row.node in given or stops(outcome)
+        fresh(row, now) for row, outcome in stopped if row.node == MAIN or row.node in given or stops(outcome)
     ]
     write(tx, tx.sql.insert_executions, again)
     note(tx, run.id, "resumed", {"from": run.state}, now)

@@ -76,6 +76,7 @@ class Worker:
         self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
         self._next_due: int | None = None
         self._draining = False
+        self.alone = False  # no other worker was in office when we looked last
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
         self.upkeep = Upkeep(services, missing_after=missing_after, poke=self.poke)
         self.projector = Projector(services)
@@ -359,6 +360,7 @@ class Worker:
     # From the heart
 
     def _pulse(self, pulse: Pulse) -> None:
+        self.alone = all(worker == self.id for worker, _, _ in pulse.workers)
         for run_id, state in pulse.interrupted:
             self.tell(run_id, state)
         self._show_long_steps()
