@@ -152,8 +152,7 @@ class Committer:
                 cancelled = True
                 if entry.future.cancelled():
                     entry.future = entry.loop.create_future()
-        task = asyncio.current_task()
-        if cancelled and task is not None:
+        if cancelled and (task := asyncio.current_task()) is not None:
             task.uncancel()
             task.cancel()
         return entry.outcome()

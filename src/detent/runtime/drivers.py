@@ -175,7 +175,10 @@ async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
                 else:
                     idling.begin()
                     try:
-                        reply = await _aperform(services, request)
+                        if isinstance(request, Commit):
+                            reply = await services.committer.arun(request.operation, forever=True)
+                        else:
+                            reply = await _aperform(services, request)
                     finally:
                         idling.end()
             except BaseException as error:
@@ -195,12 +198,15 @@ async def adrive_main(
         request = next(routine)
         while True:
             try:
-                if isinstance(request, Wait):
+                if isinstance(request, MainBody):
+                    reply = await main(request)
+                elif isinstance(request, Commit):
+                    reply = await services.committer.arun(request.operation, forever=True)
+                elif isinstance(request, Wait):
                     waits.append(request)
                     raise Suspended
-                reply = await (
-                    main(request) if isinstance(request, MainBody) else _aperform(services, request)
-                )
+                else:
+                    reply = await _aperform(services, request)
             except BaseException as error:
                 request = routine.throw(error)
             else:
@@ -211,8 +217,7 @@ async def adrive_main(
 
 
 async def _aperform(services: Services, request: Any) -> Any:
-    if isinstance(request, Commit):
-        return await services.committer.arun(request.operation, forever=True)
+    """All but commits: those are so many that each coroutine around them counts."""
     if isinstance(request, Body):
         return await acall(services, request)
     if isinstance(request, Read):

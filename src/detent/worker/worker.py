@@ -225,7 +225,8 @@ class Worker:
         """On the loop."""
         loop = asyncio.get_running_loop()
         for item in work:
-            task = loop.create_task(self._arun(item), context=contextvars.Context())
+            # Not by the loop's factory: it is no branch of a workflow, and nobody's but ours.
+            task = asyncio.Task(self._arun(item), loop=loop, context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
