@@ -2,8 +2,10 @@
 
 The reader holds the snapshot that it took at the start, as a forgotten session or a long report does.  While
 it does, nothing that died since can be cleared away: a queue that finds its next job by stepping over its
-dead ones gets slower and slower.  After each slice we take the throughput, what a claim costs, the sizes of
-tables and indexes, the dead rows, and the latency of a start; all of it should stay flat.
+dead ones gets slower and slower.  After each slice we take the throughput, what a claim costs (one that
+found something, and one that found nothing), the sizes of tables and indexes, the dead rows, and the latency
+of a start; all of it should stay flat.  A look over everything that is ready cannot: it is measured too, with
+the share of the time that the worker gave to it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ CHUNK = 5_000  # runs that one call starts
 SLICES = 20
 FLAT = 1.5  # so much worse may the last quarter be than the first
 
-# What a claim asks first, on a queue that is empty: it reads whatever lies in its way.
-CLAIM = """EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+# A look over everything on a queue that is empty: it reads whatever lies in its way.
+LOOK = """EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
 SELECT e.run_id, e.node, e.attempt FROM detent_executions e
  WHERE e.state = 'ready' AND e.queue = 'default'
  ORDER BY e.precedence, e.scheduled_for, e.run_id LIMIT 100 FOR UPDATE SKIP LOCKED"""
@@ -53,8 +55,10 @@ class Slice:
     claim_ms_p50: float
     claim_ms_p99: float
     claim_us_per_execution: float
-    empty_claim_ms: float
-    empty_claim_pages: int
+    empty_claim_ms: float  # the median of those that found nothing, without those that looked over everything
+    look_ms: float  # over everything
+    look_pages: int
+    look_share: float  # of the slice's time
     tables_mib: float
     indexes_mib: float
     bytes_per_execution: float
@@ -64,19 +68,42 @@ class Slice:
 
 
 class Claims:
-    """Times every claim of a store that found something."""
+    """Times every claim of a store, and the looks over everything among them."""
 
     def __init__(self, store: Any) -> None:
         self.taken: list[tuple[float, int]] = []
+        self.empty: list[float] = []
+        self.looking = 0.0
         self._claim: Callable[..., Any] = store.claim
         store.claim = self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        begun = time.perf_counter()
-        found = self._claim(*args, **kwargs)
+    def clear(self) -> None:
+        self.taken, self.empty, self.looking = [], [], 0.0
+
+    def __call__(self, *args: Any, trail: Any, **kwargs: Any) -> Any:
+        begun, looking = time.perf_counter(), self.looking
+        found = self._claim(*args, trail=_Watched(trail, self), **kwargs)
+        seconds = time.perf_counter() - begun
         if found:
-            self.taken.append((time.perf_counter() - begun, len(found)))
+            self.taken.append((seconds, len(found)))
+        elif self.looking == looking:
+            self.empty.append(seconds * 1000)
         return found
+
+
+class _Watched:
+    """A trail that tells how long its looks took."""
+
+    def __init__(self, trail: Any, claims: Claims) -> None:
+        self._trail = trail
+        self._claims = claims
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trail, name)
+
+    def looked(self, seconds: float) -> None:
+        self._claims.looking += seconds
+        self._trail.looked(seconds)
 
 
 def main() -> None:
@@ -115,13 +142,14 @@ async def soak(url: str, executions: int, *, reader: bool) -> list[Slice]:
                 _sit(idle)
             while not found or found[-1].executions < executions:
                 done = found[-1].executions if found else 0
-                claims.taken.clear()
+                claims.clear()
                 begun = time.perf_counter()
                 for first in range(0, size, CHUNK):
                     await _run(app, min(CHUNK, size - first))
                 taken = time.perf_counter() - begun
                 late = await _latencies(app)
-                found.append(_measured(watching, done + size, size / taken, claims.taken, late))
+                found.append(_measured(watching, done + size, size / taken, claims, late))
+                found[-1].look_share = claims.looking / (time.perf_counter() - begun)
                 _say(found[-1])
     return found
 
@@ -151,25 +179,25 @@ def _sit(connection: Any) -> None:
     cursor.fetchone()
 
 
-def _measured(
-    watching: Any, executions: int, per_second: float, claims: list[tuple[float, int]], late: list[float]
-) -> Slice:
+def _measured(watching: Any, executions: int, per_second: float, claims: Claims, late: list[float]) -> Slice:
     cursor = watching.cursor()
-    cursor.execute(CLAIM)
+    cursor.execute(LOOK)
     plan = cursor.fetchone()[0][0]
     cursor.execute(SIZES)
     tables, indexes, dead, _ = (int(value or 0) for value in cursor.fetchone())
-    times = sorted(taken * 1000 for taken, _ in claims) or [0.0]
-    claimed = sum(count for _, count in claims) or 1
+    times = sorted(taken * 1000 for taken, _ in claims.taken) or [0.0]
+    claimed = sum(count for _, count in claims.taken) or 1
     return Slice(
         executions=executions,
         per_second=per_second,
-        claims=len(claims),
+        claims=len(claims.taken),
         claim_ms_p50=quantile(times, 0.5),
         claim_ms_p99=quantile(times, 0.99),
         claim_us_per_execution=1000 * sum(times) / claimed,
-        empty_claim_ms=float(plan["Execution Time"]),
-        empty_claim_pages=int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"]),
+        empty_claim_ms=statistics.median(claims.empty) if claims.empty else 0.0,
+        look_ms=float(plan["Execution Time"]),
+        look_pages=int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"]),
+        look_share=0.0,
         tables_mib=tables / 2**20,
         indexes_mib=indexes / 2**20,
         bytes_per_execution=(tables + indexes) / executions,
@@ -216,8 +244,9 @@ def latest() -> dict[str, Any] | None:
 def _say(each: Slice) -> None:
     print(
         f"{each.executions:>9,} executions: {each.per_second:,.0f}/s, claim p50 {each.claim_ms_p50:.2f} ms"
-        f" p99 {each.claim_ms_p99:.2f} ms ({each.claim_us_per_execution:.0f} us each), on an empty queue"
-        f" {each.empty_claim_ms:.2f} ms {each.empty_claim_pages} pages, start p50 {each.start_ms_p50:.2f} ms"
+        f" p99 {each.claim_ms_p99:.2f} ms ({each.claim_us_per_execution:.0f} us each), an empty one"
+        f" {each.empty_claim_ms:.2f} ms, a look over everything {each.look_ms:.2f} ms {each.look_pages} pages"
+        f" ({each.look_share:.1%} of the time), start p50 {each.start_ms_p50:.2f} ms"
         f", tables {each.tables_mib:.0f} MiB, indexes {each.indexes_mib:.0f} MiB"
         f", {each.dead_rows:,} dead rows",
         flush=True,

@@ -206,7 +206,7 @@ def test_timers_that_come_due_are_claimed_once_by_two_processes(store: SqlStore,
 
     def take_all(through: SqlStore, worker: str) -> list[str]:
         taken: list[str] = []
-        while through.next_due() is not None or through.pulse(worker, now=NOW).ready:
+        while through.next_due() is not None or through.pulse(now=NOW).ready:
             taken += ids(claim(through, worker, limit=20))
         return taken
 

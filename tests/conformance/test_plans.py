@@ -18,7 +18,7 @@ from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step,
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
     pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages
-    claim claimed claimed_runs due_timers promote next_due held_by progressed release lock_run
+    claim claim_on claimed claimed_runs due_timers promote next_due held_by progressed release lock_run
     hold unhold cancel_executions children delete_steps latest hero_run run executions
     journal history unread_messages
 """.split()
@@ -83,7 +83,7 @@ def test_every_statement_of_graphs_is_planned_or_only_inserts(store: SqlStore) -
 
 
 def test_claiming_sorts_nothing(filled: SqlStore) -> None:
-    plans = {name: explain(filled, name) for name in ("claim", "due_timers")}
+    plans = {name: explain(filled, name) for name in ("claim", "claim_on", "due_timers")}
     assert not {name: plan for name, plan in plans.items() if re.search(r"Sort|filesort|TEMP B-TREE", plan)}
 
 
@@ -128,6 +128,8 @@ PARAMETERS = {
     "attempt": 1,
     "token": "t",
     "now": NOW + BACKLOG,
+    "floor": NOW,
+    "precedence": 0,
     "queue": "default",
     "limit": 10,
     "worker": "w1",

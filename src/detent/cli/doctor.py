@@ -156,7 +156,7 @@ def _wake_ups(target: Target, store: SqlStore) -> Finding:
 
 def _clock(store: SqlStore) -> Finding:
     before = time.time_ns() // 1000
-    database = store.pulse("", now=before).now
+    database = store.pulse(now=before).now
     after = time.time_ns() // 1000
     # What the question itself took tells nothing.
     off = 0.0 if before <= database <= after else max(before - database, database - after) / 1e6

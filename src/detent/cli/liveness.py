@@ -14,7 +14,7 @@ def living(store: SqlStore) -> list[tuple[WorkerRow, bool]]:
     rows = store.workers()
     if not rows:
         return []
-    now = store.pulse("", now=time.time_ns() // 1000).now
+    now = store.pulse(now=time.time_ns() // 1000).now
     office = store.driver.office()
     try:
         vacant = office.vacant(rows)

@@ -150,9 +150,7 @@ class Waiters:
         # To be told by others costs a write, so whatever our own worker may end soon is not watched yet;
         # nor is it as long as there is no other.  (One that has just come is found by looking.)
         alone = self._alone()
-        watch = {
-            waiter.run_id for waiter in asked if not waiter.ours or (waiter.looked > 1 and not alone)
-        }
+        watch = {waiter.run_id for waiter in asked if not waiter.ours or (waiter.looked > 1 and not alone)}
         for waiter in asked:
             waiter.looked += 1
         self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))

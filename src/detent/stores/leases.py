@@ -9,7 +9,9 @@ of that worker can commit, and gives its executions back in the same transaction
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from ..errors import TooManyRecoveries
 from ..kernel.model import (
@@ -27,12 +29,20 @@ from ..kernel.settle import NODE, recover
 from .base import Tx, batch, rows_to
 from .batch import lock_executions
 from .changes import Changes, end_run, execution_order
+from .trail import Trail
 
 PROMOTED_AT_ONCE = 1000
 
 
 def claim(
-    tx: Tx, worker: str, *, queues: Sequence[str], jobs: Sequence[str], tokens: Sequence[str], now: int
+    tx: Tx,
+    worker: str,
+    *,
+    queues: Sequence[str],
+    jobs: Sequence[str],
+    tokens: Sequence[str],
+    now: int,
+    trail: Trail | None = None,
 ) -> list[Claimed]:
     """Lease what is due to `worker`, at most as many as there are tokens; twice claims the next ones.
 
@@ -40,14 +50,9 @@ def claim(
     """
     if not tx.query(tx.sql.fence, id=worker):
         return []
-    _promote(tx, now)
-    known = batch([{"job": job} for job in jobs])
-    found: list[tuple[str, str, int]] = []
-    for queue in queues:
-        room = len(tokens) - len(found)
-        if room:
-            rows = tx.query(tx.sql.claim, queue=queue, rows=known, limit=room)
-            found += [(row[0], row[1], row[2]) for row in rows]
+    trail = trail or Trail()
+    trail.begin()
+    found = _find(tx, queues, batch([{"job": job} for job in jobs]), len(tokens), now, trail)
     if not found:
         return []
     leases = [
@@ -59,11 +64,41 @@ def claim(
     return rows_to(Claimed, tx.query(tx.sql.claimed_runs, rows=keys))
 
 
-def _promote(tx: Tx, now: int) -> None:
-    due = tx.query(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE)
+def _find(
+    tx: Tx, queues: Sequence[str], jobs: str, room: int, now: int, trail: Trail
+) -> list[tuple[str, str, int]]:
+    """What is to be claimed, locked: from where the trail ends, or from all that is ready."""
+    found: list[tuple[str, str, int]] = []
+
+    def take(queue: str, rows: Sequence[Sequence[Any]]) -> None:
+        for run, node, attempt, precedence, due in rows:
+            found.append((run, node, attempt))
+            trail.claimed(queue, precedence, due)
+
+    if not trail.wanted():
+        _promote(tx, now, trail)
+        for queue in queues:
+            for precedence, floor in trail.places(queue):
+                if limit := room - len(found):
+                    place = {"queue": queue, "precedence": precedence, "floor": floor}
+                    take(queue, tx.query(tx.sql.claim_on, rows=jobs, limit=limit, **place))
+        if len(found) == room or not trail.affordable():
+            return found
+    begun = time.perf_counter()
+    _promote(tx, now, trail)
+    for queue in queues:
+        if limit := room - len(found):
+            take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=limit))
+    trail.looked(time.perf_counter() - begun)
+    return found
+
+
+def _promote(tx: Tx, now: int, trail: Trail) -> None:
+    due = tx.query(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=trail.timers)
     if due:
-        keys = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt in due]
+        keys = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt, _ in due]
         tx.run(tx.sql.promote, rows=batch(keys))
+        trail.promoted(due[-1][3])
 
 
 def journal(tx: Tx, runs: Sequence[str]) -> dict[str, list[Step]]:
@@ -210,10 +245,12 @@ def _return(
         end_run(orphan.run_id, plan.run, changes.now, changes)
 
 
-def pulse(tx: Tx, worker: str, *, now: int) -> Pulse:
+def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:
     """All that a worker wants to know now and then, in one statement."""
     found = Pulse(now=now)
-    for kind, text, number, other in tx.query(tx.sql.pulse, worker=worker, now=now):
+    running = batch([{"id": run} for run in runs])
+    facts = {"now": now, "floor": trail.timers, "look": int(not trail.dear)}
+    for kind, text, number, other in tx.query(tx.sql.pulse, rows=running, **facts):
         if kind == "worker":
             found.workers.append((text, number, other))
         elif kind == "now":

@@ -31,6 +31,7 @@ from . import canceling, control, graphs, leases, letters, listing, nodes, remov
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
+from .trail import Trail
 
 T = TypeVar("T")
 RETRIES = 20
@@ -136,13 +137,25 @@ class SqlStore:
     # Claims and leases
 
     def claim(
-        self, worker: str, *, queues: Sequence[str], jobs: Sequence[str], tokens: Sequence[str], now: int
+        self,
+        worker: str,
+        *,
+        queues: Sequence[str],
+        jobs: Sequence[str],
+        tokens: Sequence[str],
+        now: int,
+        trail: Trail | None = None,
     ) -> list[Claimed]:
         """Lease what is due, at most one per token; twice leases the next ones."""
-        return self._again(
+        trail = trail or Trail()
+        claimed = self._again(
             self._claims,
-            lambda tx: leases.claim(tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now),
+            lambda tx: leases.claim(
+                tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, trail=trail
+            ),
         )
+        trail.committed()
+        return claimed
 
     def release(self, claimed: Sequence[Claimed]) -> None:
         """Hand executions back that were not begun; twice does nothing."""
@@ -174,19 +187,19 @@ class SqlStore:
             lambda tx: leases.bury(tx, worker, counted=counted, max_recoveries=max_recoveries, now=now),
         )
 
-    def pulse(self, worker: str, *, now: int) -> Pulse:
-        """Workers, timers, ready work, and what became of the runs that this worker executes."""
+    def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
+        """Workers, timers, ready work, and which of these runs are paused or canceled."""
         with self._beats.autocommit() as tx:
-            return leases.pulse(tx, worker, now=now)
+            return leases.pulse(tx, runs=runs, now=now, trail=trail or Trail())
 
     def workers(self) -> list[WorkerRow]:
         with self._reading() as tx:
             return leases.workers(tx)
 
-    def next_due(self) -> int | None:
+    def next_due(self, trail: Trail | None = None) -> int | None:
         """When the next timer is due."""
         with self._reading() as tx:
-            due: int | None = tx.query(tx.sql.next_due)[0][0]
+            due: int | None = tx.query(tx.sql.next_due, floor=trail.timers if trail is not None else 0)[0][0]
             return due
 
     # Control

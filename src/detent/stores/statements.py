@@ -61,6 +61,7 @@ class Statements:
     unread_messages: str
     # Claims and leases
     claim: str
+    claim_on: str
     claimed: str
     claimed_runs: str
     due_timers: str
@@ -208,15 +209,9 @@ SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
         # What is due in one queue, most urgent first, of the kinds that this worker knows.
         # SKIP LOCKED keeps workers from queueing behind each other.
         # Served by detent_executions_ready: its rows are only what may be claimed now.
-        claim=f"""
-SELECT e.run_id, e.node, e.attempt
-  FROM detent_executions e {d.by("detent_executions_ready")}
- WHERE e.state = 'ready'
-   AND e.queue = :queue
-   AND {d.one_of("e.job", "job")}
- ORDER BY e.precedence, e.scheduled_for, e.run_id
- LIMIT :limit
- {d.lock("e")} {d.skip_locked}""",
+        claim=_claim(d, ""),
+        # The same for one precedence, from a time on: see trail.py.
+        claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
         claimed=d.update(
             "detent_executions",
             (*KEYS, "token"),
@@ -234,15 +229,17 @@ SELECT e.run_id, e.node, e.attempt
         # Timers whose time has come.  What somebody else has in hand (a second promotion, a
         # cancel) is left to them, so that nobody waits here.  Served by detent_executions_timer.
         due_timers=f"""
-SELECT e.run_id, e.node, e.attempt
+SELECT e.run_id, e.node, e.attempt, e.scheduled_for
   FROM detent_executions e {d.by("detent_executions_timer")}
  WHERE e.state = 'timer'
    AND e.scheduled_for <= :now
+   AND e.scheduled_for >= :floor
  ORDER BY e.scheduled_for
  LIMIT :limit
  {d.lock("e")} {d.skip_locked}""",
         promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
-        next_due="SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer'",
+        next_due="""
+SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
         insert_worker="""
 INSERT INTO detent_workers
     (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs)
@@ -255,16 +252,18 @@ SELECT 'worker', id, lock_no, lease_until FROM detent_workers
 UNION ALL
 SELECT 'now', '', {d.server_now}, 0
 UNION ALL
-SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0 FROM detent_executions WHERE state = 'timer'
+SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0 FROM detent_executions
+ WHERE state = 'timer' AND scheduled_for >= :floor
 UNION ALL
 SELECT 'head', '', COALESCE(MAX(value), 0), 0 FROM detent_counters WHERE name = 'events'
 UNION ALL
-SELECT 'ready', '', COUNT(*), 0 FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' LIMIT 1) AS one
+SELECT 'ready', '', COUNT(*), 0
+  FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' AND :look > 0 LIMIT 1) AS one
 UNION ALL
 SELECT r.state, r.id, 0, 0
-  FROM detent_executions e
-  JOIN detent_runs r ON r.id = e.run_id
- WHERE e.worker = :worker AND e.state = 'executing' AND r.state IN ('paused', 'canceled') AND :now > 0""",
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id
+ WHERE r.state IN ('paused', 'canceled') AND :now > 0""",
         workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
         lock_worker=f"SELECT id FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
@@ -378,6 +377,19 @@ def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
         for name in columns_of(Claimed)
     )
     return f"SELECT {columns} FROM {executions} {join} ON r.id = e.run_id"
+
+
+def _claim(d: Dialect, place: str) -> str:
+    return f"""
+SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
+  FROM detent_executions e {d.by("detent_executions_ready")}
+ WHERE e.state = 'ready'
+   AND e.queue = :queue
+   {place}
+   AND {d.one_of("e.job", "job")}
+ ORDER BY e.precedence, e.scheduled_for, e.run_id
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}"""
 
 
 def _journal(d: Dialect, columns: tuple[str, ...]) -> str:

@@ -33,6 +33,7 @@ class Heart:
         *,
         lease: int,
         max_recoveries: int,
+        look: Callable[[], Pulse],
         on_pulse: Callable[[Pulse], None],
         on_rescue: Callable[[list[NewExecution]], None],
         on_lost: Callable[[], WorkerRow],
@@ -42,6 +43,7 @@ class Heart:
         self._worker = worker
         self._lease = lease
         self._max_recoveries = max_recoveries
+        self._look = look
         self._on_pulse = on_pulse
         self._on_rescue = on_rescue
         self._on_lost = on_lost
@@ -84,7 +86,7 @@ class Heart:
     def beat(self) -> None:
         """One look at the world."""
         self._office.take(self._worker)
-        pulse = self._store.pulse(self._worker.id, now=_wall())
+        pulse = self._look()
         if all(id != self._worker.id for id, _, _ in pulse.workers):
             self._lost()
             return

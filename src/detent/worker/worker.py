@@ -34,6 +34,7 @@ from ..runtime.nodes import node_work
 from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
 from ..stores.base import Trouble
+from ..stores.trail import Trail
 from .heart import Heart
 from .projector import Projector
 from .upkeep import Upkeep
@@ -74,6 +75,7 @@ class Worker:
         self._backlog = True
         self._claiming = False
         self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
+        self._trail = Trail()
         self._next_due: int | None = None
         self._draining = False
         self.alone = False  # no other worker was in office when we looked last
@@ -86,6 +88,7 @@ class Worker:
             self._row,
             lease=lease,
             max_recoveries=max_recoveries,
+            look=self._look,
             on_pulse=self._pulse,
             on_rescue=self._rescued,
             on_lost=self._lost,
@@ -326,6 +329,7 @@ class Worker:
                 jobs=self._services.registry.names,
                 tokens=tokens,
                 now=self._services.clock.now(),
+                trail=self._trail,
             )
             journals = self._journals(claimed)
         except BaseException:
@@ -340,7 +344,7 @@ class Worker:
                 self._backlog = self._backlog or len(claimed) == room
         self.deliver(claimed, journals)
         if len(claimed) < room:
-            self._next_due = self._services.store.next_due()
+            self._next_due = self._services.store.next_due(self._trail)
         if self._backlog and self._free > 0:
             self._poked.set()
 
@@ -360,6 +364,11 @@ class Worker:
 
     # From the heart
 
+    def _look(self) -> Pulse:
+        with self._guard:
+            running = list(self._running)
+        return self._services.store.pulse(now=time.time_ns() // 1000, runs=running, trail=self._trail)
+
     def _pulse(self, pulse: Pulse) -> None:
         self.alone = all(worker == self.id for worker, _, _ in pulse.workers)
         for run_id, state in pulse.interrupted:
@@ -368,7 +377,7 @@ class Worker:
         self.projector.pulse(pulse.head)
         self._next_due = pulse.next_due
         due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
-        if pulse.ready or due:
+        if pulse.ready or due or (self._trail.dear and self._trail.affordable()):
             self.poke()
         elif pulse.next_due is not None:
             self._poked.set()  # to wait for the right moment

@@ -1,0 +1,88 @@
+"""A trail: where a worker's claims have got to, so that they need not begin at the beginning each time.
+
+What was claimed leaves the index of what is ready only when no transaction anywhere can see it there
+any more.  Beside a session that was forgotten in its transaction the index grows by every execution, and
+a claim that begins at its front steps over all of them: after a million it takes longer than the work.
+
+So whoever finds that looking over everything is dear goes on from the last places: for each priority from
+a little before the last execution that it claimed.  What appears elsewhere (a priority that was not seen
+before, something old that was held or handed back) is found by looking over everything all the same, now
+and then: as often as a small share of the time allows.  Where it is cheap, as it nearly always is, every
+claim looks over everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+DEAR = 0.005  # seconds that a look over everything may take without being counted
+EVERY = 1.0  # seconds between two dear looks, also where there is enough to do without
+SHARE = 0.03  # of the time may go to dear looks ...
+MOST = 1.0  # ... and so many seconds at once, when there were none for long
+MARGIN = 1_000_000  # microseconds: a start may be committed after another that was made after it
+
+
+class Trail:
+    """The last places of one worker; not for two threads at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._places: dict[str, dict[int, int]] = {}  # by queue and precedence: when it was due
+        self._timers = 0
+        self._steps: list[tuple[str, int, int]] = []  # of a claim that is not committed
+        self._step = 0
+        self._last = 0.0  # how long the last look over everything took
+        self._looked_at = clock()
+        self._credit = MOST  # seconds that dear looks may take, as of `_counted_at`
+        self._counted_at = clock()
+
+    @property
+    def dear(self) -> bool:
+        """Whether looking over everything takes long."""
+        return self._last > DEAR
+
+    def wanted(self) -> bool:
+        """Whether to look over everything this time."""
+        return not self.dear or (self._clock() - self._looked_at >= EVERY and self.affordable())
+
+    def affordable(self) -> bool:
+        """Whether there is time for another look over everything."""
+        return not self.dear or self._left() > 0
+
+    def looked(self, seconds: float) -> None:
+        """It took so long."""
+        self._credit = self._left() - (seconds if seconds > DEAR else 0.0)
+        self._counted_at = self._looked_at = self._clock()
+        self._last = seconds
+
+    def _left(self) -> float:
+        return min(MOST, self._credit + SHARE * (self._clock() - self._counted_at))
+
+    def begin(self) -> None:
+        """A claim begins, perhaps again: its transaction had to be repeated."""
+        self._steps, self._step = [], 0
+
+    def claimed(self, queue: str, precedence: int, due: int) -> None:
+        """Something is claimed there; what is due before it is claimed too, or is not for us."""
+        self._steps.append((queue, precedence, due))
+
+    def promoted(self, due: int) -> None:
+        """A timer that was due then becomes ready."""
+        self._step = due
+
+    def committed(self) -> None:
+        """The claim holds: the next one goes on from there."""
+        for queue, precedence, due in self._steps:
+            places = self._places.setdefault(queue, {})
+            places[precedence] = max(places.get(precedence, 0), due)
+        self._timers = max(self._timers, self._step)
+
+    def places(self, queue: str) -> list[tuple[int, int]]:
+        """Where to go on in a queue: precedences in order, each with a time."""
+        return [(rank, due - MARGIN) for rank, due in sorted(self._places.get(queue, {}).items())]
+
+    @property
+    def timers(self) -> int:
+        """Where to go on among timers, whatever the look."""
+        return self._timers - MARGIN if self.dear else 0

@@ -1,0 +1,120 @@
+"""Claims that go on from their last places, where a look over everything would be dear."""
+
+import pytest
+
+from detent.kernel.model import Start
+from detent.stores.sql import SqlStore
+from detent.stores.trail import DEAR, MOST, Trail
+from tests.conformance.builders import NOW, SECOND, enlist, new_main, new_run, one
+
+pytestmark = pytest.mark.usefixtures("_workers")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def _workers(store: SqlStore) -> None:
+    enlist(store, "w1")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def trail(clock: Clock) -> Trail:
+    return Trail(clock)
+
+
+def schedule(store: SqlStore, name: str, due: int, precedence: int = 0, state: str = "ready") -> None:
+    main = new_main(name, scheduled_for=due, precedence=precedence, state=state)
+    one(store, Start(runs=[new_run(name)], executions=[main]))
+
+
+def claim(store: SqlStore, trail: Trail, limit: int = 10) -> list[str]:
+    tokens = [f"t{number}" for number in range(limit)]
+    found = store.claim(
+        "w1", queues=["default"], jobs=["flow"], tokens=tokens, now=NOW + 90 * SECOND, trail=trail
+    )
+    return [row.run_id for row in found]
+
+
+def exhaust(trail: Trail) -> None:
+    """Looking over everything took so long that there is no time for another."""
+    trail.looked(MOST + DEAR)
+
+
+def test_a_claim_goes_on_behind_what_was_claimed_last(store: SqlStore, trail: Trail) -> None:
+    schedule(store, "a", NOW)
+    assert claim(store, trail) == ["a"]
+    exhaust(trail)
+    for number, name in enumerate(("b", "c", "d")):
+        schedule(store, name, NOW + number * SECOND)
+    assert claim(store, trail, limit=2) == ["b", "c"]
+    assert claim(store, trail) == ["d"]
+
+
+def test_each_priority_that_was_seen_has_its_place_and_the_higher_one_comes_first(
+    store: SqlStore, trail: Trail
+) -> None:
+    schedule(store, "a", NOW, precedence=0)
+    schedule(store, "b", NOW, precedence=-5)
+    assert claim(store, trail) == ["b", "a"]
+    exhaust(trail)
+    schedule(store, "c", NOW + 1, precedence=0)
+    schedule(store, "d", NOW + 9, precedence=-5)
+    assert claim(store, trail) == ["d", "c"]
+
+
+@pytest.mark.parametrize(
+    ("due", "precedence"), [(NOW - 60 * SECOND, 0), (NOW, -5)], ids=["older", "new priority"]
+)
+def test_what_lies_elsewhere_is_found_as_soon_as_there_is_time_to_look_over_everything(
+    store: SqlStore, trail: Trail, clock: Clock, due: int, precedence: int
+) -> None:
+    schedule(store, "a", NOW)
+    assert claim(store, trail) == ["a"]
+    exhaust(trail)
+    schedule(store, "b", due, precedence=precedence)
+    assert claim(store, trail) == []
+    clock.now += 60
+    assert claim(store, trail) == ["b"]
+
+
+def test_what_lies_elsewhere_is_found_though_there_is_enough_to_do_without_it(
+    store: SqlStore, trail: Trail, clock: Clock
+) -> None:
+    schedule(store, "a", NOW)
+    assert claim(store, trail) == ["a"]
+    trail.looked(2 * DEAR)
+    schedule(store, "b", NOW, precedence=-5)
+    for number in range(5):
+        schedule(store, f"c{number}", NOW + number)
+    assert claim(store, trail, limit=1) == ["c0"]
+    clock.now += 1
+    assert claim(store, trail, limit=1) == ["b"]
+
+
+def test_timers_that_come_due_later_are_claimed_from_where_the_last_were(
+    store: SqlStore, trail: Trail
+) -> None:
+    schedule(store, "a", NOW, state="timer")
+    assert claim(store, trail) == ["a"]
+    exhaust(trail)
+    schedule(store, "b", NOW + 5 * SECOND, state="timer")
+    assert store.next_due(trail) == NOW + 5 * SECOND
+    assert store.pulse(now=NOW, trail=trail).next_due == NOW + 5 * SECOND
+    assert claim(store, trail) == ["b"]
+
+
+def test_a_pulse_does_not_look_for_ready_work_where_that_is_dear(store: SqlStore, trail: Trail) -> None:
+    schedule(store, "a", NOW)
+    assert store.pulse(now=NOW, trail=trail).ready
+    exhaust(trail)
+    assert not store.pulse(now=NOW, trail=trail).ready
