@@ -101,6 +101,17 @@ def test_what_lies_elsewhere_is_found_though_there_is_enough_to_do_without_it(
     assert claim(store, trail, limit=1) == ["b"]
 
 
+def test_what_a_claim_finds_at_its_places_and_by_looking_over_everything_is_claimed_once(
+    store: SqlStore, trail: Trail
+) -> None:
+    schedule(store, "a", NOW)
+    assert claim(store, trail) == ["a"]
+    trail.looked(2 * DEAR)
+    schedule(store, "b", NOW + 1)
+    schedule(store, "c", NOW, precedence=-5)
+    assert sorted(claim(store, trail)) == ["b", "c"]
+
+
 def test_timers_that_come_due_later_are_claimed_from_where_the_last_were(
     store: SqlStore, trail: Trail
 ) -> None:

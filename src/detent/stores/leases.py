@@ -68,12 +68,13 @@ def _find(
     tx: Tx, queues: Sequence[str], jobs: str, room: int, now: int, trail: Trail
 ) -> list[tuple[str, str, int]]:
     """What is to be claimed, locked: from where the trail ends, or from all that is ready."""
-    found: list[tuple[str, str, int]] = []
+    found: dict[tuple[str, str, int], None] = {}
 
     def take(queue: str, rows: Sequence[Sequence[Any]]) -> None:
         for run, node, attempt, precedence, due in rows:
-            found.append((run, node, attempt))
-            trail.claimed(queue, precedence, due)
+            if len(found) < room:
+                found[run, node, attempt] = None
+                trail.claimed(queue, precedence, due)
 
     if not trail.wanted():
         _promote(tx, now, trail)
@@ -83,14 +84,15 @@ def _find(
                     place = {"queue": queue, "precedence": precedence, "floor": floor}
                     take(queue, tx.query(tx.sql.claim_on, rows=jobs, limit=limit, **place))
         if len(found) == room or not trail.affordable():
-            return found
+            return list(found)
     begun = time.perf_counter()
     _promote(tx, now, trail)
     for queue in queues:
-        if limit := room - len(found):
-            take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=limit))
+        if len(found) < room:
+            # Our own locks are not skipped: what was found above comes once more.
+            take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=room))
     trail.looked(time.perf_counter() - begun)
-    return found
+    return list(found)
 
 
 def _promote(tx: Tx, now: int, trail: Trail) -> None:

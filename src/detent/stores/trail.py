@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-DEAR = 0.005  # seconds that a look over everything may take without being counted
+DEAR = 0.01  # seconds that a look over everything may take without being counted
 EVERY = 1.0  # seconds between two dear looks, also where there is enough to do without
 SHARE = 0.03  # of the time may go to dear looks ...
 MOST = 1.0  # ... and so many seconds at once, when there were none for long
