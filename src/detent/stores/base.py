@@ -144,6 +144,8 @@ class Driver(Protocol):
 
     def begin(self, connection: Any) -> None: ...
 
+    def commit(self, connection: Any) -> None: ...
+
     def in_transaction(self, connection: Any) -> bool:
         """Whether what was begun has not been ended; asks nobody."""
         ...
@@ -287,7 +289,7 @@ class Lane:
                 self._driver.begin(connection)
                 tx = Tx(self._driver, connection)
                 yield tx
-                connection.commit()
+                self._driver.commit(connection)
             except BaseException as error:
                 self._undo(connection, error)
                 raise

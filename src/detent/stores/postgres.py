@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import DatabaseUnavailable, MissingDriver
-from ..kernel.model import Operation, Record, Step, Verdict, WorkerRow
+from ..kernel.model import Operation, Step, Verdict, WorkerRow
 from .base import (
     OFFICE_LOOK,
     STOPPED_AFTER,
@@ -28,14 +28,16 @@ from .base import (
     pyformat,
 )
 from .dialect import columns_of, kind_of
-from .fitness import unfit
 from .queries import build_queries
+from .quick import plain_records
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
     import psycopg
     from psycopg import errors as pg_errors
     from psycopg.rows import tuple_row
+
+    from .prepared import Connection, Session
 except ImportError:  # said when somebody asks for this database
     psycopg = None  # type: ignore[assignment]
 else:
@@ -144,7 +146,7 @@ class PostgresDriver:
         self.own: set[int] = set()  # our sessions: what they notify is no news to us
 
     def connect(self) -> Any:
-        connection = psycopg.connect(
+        connection = Connection.connect(
             self._url,
             autocommit=True,
             prepare_threshold=None if self._pgbouncer else 3,
@@ -165,15 +167,23 @@ class PostgresDriver:
             # A process that is stopped in the middle of a transaction does not hold up the others.
             connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_AFTER}s'")
             connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
+            connection.session = Session(connection)
 
     def begin(self, connection: Any) -> None:
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        connection.command("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def commit(self, connection: Any) -> None:
+        done = connection.command("COMMIT")
+        if done != "COMMIT":  # a transaction in which something failed is rolled back by its commit
+            raise psycopg.InternalError(f"the commit came to {done}")
 
     def in_transaction(self, connection: Any) -> bool:
         return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
 
     def cursor(self, connection: Any) -> Any:
-        return connection.cursor(row_factory=tuple_row)
+        if isinstance(connection, Connection):
+            return connection.own_cursor()
+        return connection.cursor(row_factory=tuple_row)  # a user's own
 
     def adapt(self, fragment: str) -> str:
         return named_to_pyformat(fragment)
@@ -196,23 +206,13 @@ class PostgresDriver:
         return isinstance(error, pg_errors.UndefinedTable)
 
     def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        worker = None
-        steps: dict[tuple[str, str], Step] = {}
-        for op in operations:
-            if not isinstance(op, Record) or op.executions or op.children or op.consume or op.reopen:
-                return None
-            if worker is not None and op.worker != worker:
-                return None
-            worker = op.worker
-            for step in op.steps:
-                if (step.run_id, step.key) in steps or unfit(step) is not None:
-                    return None
-                steps[step.run_id, step.key] = step
-        if not steps:
+        found = plain_records(operations)
+        if found is None:
             return None
+        worker, steps = found
 
         def record(tx: Tx) -> list[Any] | None:
-            written = tx.run(self._quick, worker=worker, rows=batch(list(steps.values())))
+            written = tx.run(self._quick, worker=worker, rows=batch(steps))
             # None: the lease may be lost, the long way will tell.
             return [Verdict.APPLIED] * len(operations) if written == len(steps) else None
 

@@ -130,6 +130,9 @@ class SqliteDriver:
         self.writes += 1
         _patiently(connection, "BEGIN IMMEDIATE")
 
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.commit()
+
     def in_transaction(self, connection: sqlite3.Connection) -> bool:
         return connection.in_transaction
 
