@@ -1,8 +1,8 @@
 """Our own statements on PostgreSQL, through libpq and without psycopg's cursor.
 
-A cursor waits for its answer in Python, so that Ctrl-C comes through; that takes about 50 microseconds a
-statement, a quarter of what a small commit takes altogether.  A worker's threads have no Ctrl-C to hear:
-they call libpq, which waits in C without Python's lock.  The main thread keeps the cursor.
+A cursor takes about 50 microseconds a statement, a quarter of what a small commit takes altogether: for
+finding out how to send it, and for waiting in a way that lets Ctrl-C through.  What we send is known, and
+only the main thread has a Ctrl-C to hear; the others wait inside of libpq, without Python's lock.
 
 A statement is prepared when it comes for the second time, on each connection for itself.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.rows import tuple_row
@@ -29,7 +30,8 @@ _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 class Session:
     """One connection, and the statements that are prepared on it."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = weakref.proxy(connection)
         self._pgconn: pq.abc.PGconn = connection.pgconn
         self._names: dict[tuple[str, tuple[int, ...]], bytes | None] = {}  # None: came once
         self._prepared = 0
@@ -41,12 +43,28 @@ class Session:
         types = tuple([_INT8 if isinstance(value, int) else 0 for value in given])
         values: list[Any] = [None if value is None else _text(value) for value in given]
         name = self._name(statement, text, types)
+        if not _in_background():
+            if name is None:
+                self._pgconn.send_query_params(text, values, types)
+            else:
+                self._pgconn.send_query_prepared(name, values)
+            return self._answer()
         if name is None:
             return self._done(self._pgconn.exec_params(text, values, types))
         return self._done(self._pgconn.exec_prepared(name, values))
 
     def command(self, text: str) -> str:
-        return (self._done(self._pgconn.exec_(text.encode())).command_status or b"").decode()
+        """Run a statement without parameters; return what the server says that it did."""
+        if _in_background():
+            result = self._done(self._pgconn.exec_(text.encode()))
+        else:
+            self._pgconn.send_query(text.encode())
+            result = self._answer()
+        return (result.command_status or b"").decode()
+
+    def _answer(self) -> pq.abc.PGresult:
+        """What the server answers; whoever presses Ctrl-C meanwhile is heard."""
+        return self._done(self._connection.wait(generators.execute(self._pgconn))[-1])
 
     def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
         self._transformer.set_pgresult(result)
@@ -107,13 +125,11 @@ class Connection(psycopg.Connection[Any]):
     session: Session | None = None
 
     def own_cursor(self) -> Any:
-        if self.session is None or not _in_background():
-            return self.cursor(row_factory=tuple_row)
-        return Cursor(self.session)
+        return self.cursor(row_factory=tuple_row) if self.session is None else Cursor(self.session)
 
     def command(self, text: str) -> str:
         """Run a statement without parameters; return what the server says that it did."""
-        if self.session is None or not _in_background():
+        if self.session is None:
             return self.execute(text).statusmessage or ""
         return self.session.command(text)
 
