@@ -46,6 +46,20 @@ async def one_step(number: int) -> int:
     return await anoop(number)
 
 
+@step
+async def burn(number: int) -> int:
+    """Three milliseconds of a core, whatever else there is to do."""
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.003:
+        pass
+    return number
+
+
+@workflow
+async def heavy(number: int) -> int:
+    return await burn(number)
+
+
 @workflow
 def fan_out(width: int) -> int:
     return len(anoop.sync.map(range(width)))
@@ -84,4 +98,4 @@ async def held(number: int) -> int:
     return await hold(number)
 
 
-ALL = [five_async, five_sync, hundred_sync, one_step, fan_out, latency, sleeper, held]
+ALL = [five_async, five_sync, hundred_sync, one_step, heavy, fan_out, latency, sleeper, held]
