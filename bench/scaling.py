@@ -20,7 +20,7 @@ HEAVY = 600
 
 
 def scaling(kind: str, url: str) -> list[Figure]:
-    """Light runs and heavy ones from a process that does not work itself, for one worker process and for two."""
+    """Light runs and heavy ones from a process that does not work itself, for one worker process and two."""
     with detent.App(url, include=workflows.ALL, migrate=True).open(worker=False) as app:
         return [
             _measured(app, url, name, workflow, runs, workers)
