@@ -125,7 +125,7 @@ def test_two_claims_at_once_take_different_rows(store: SqlStore, rival: SqlStore
     one(store, start(*[f"r{number}" for number in range(10)]))
     with store._claims.transaction() as tx:
         tokens = [f"t{number}" for number in range(4)]
-        ours = leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=tokens, now=NOW)
+        ours = leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=tokens, now=NOW)()
         attempt = Attempt(lambda: claim(rival, "w2", limit=10))
         if store.dialect != "sqlite":  # where writers take turns
             attempt.result()
@@ -165,7 +165,7 @@ def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: SqlStore, rival: Sql
 def test_a_pause_finds_what_was_claimed_a_moment_before(store: SqlStore, rival: SqlStore) -> None:
     one(store, start("a"))
     with store._claims.transaction() as tx:
-        leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)
+        leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: rival.pause("a", reason=None, now=NOW))
     attempt.result()
     assert (store.run("a").state, state_of(store, "a")) == ("paused", "executing")

@@ -92,7 +92,7 @@ def test_a_withdrawal_beside_a_claim_leaves_it_to_who_claimed(store: SqlStore, r
     old, new = class_of(a=""), class_of(b="", a="b")
     begin(store, old)
     with store._claims.transaction() as tx:
-        [a] = leases.claim(tx, "w1", queues=["default"], jobs=["Flow.a"], tokens=["t"], now=NOW)
+        [a] = leases.claim(tx, "w1", queues=["default"], jobs=["Flow.a"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: reconcile(rival, new))
         is_seen_waiting(attempt, store)
     attempt.result()

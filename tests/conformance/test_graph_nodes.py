@@ -259,7 +259,7 @@ def test_a_skip_beside_a_claim_is_refused_or_takes_it_away(store: SqlStore, riva
     graph = graph_of(a=job(), b=job("a"))
     begin(store, graph)
     with store._claims.transaction() as tx:
-        found = leases.claim(tx, "w1", queues=["default"], jobs=["do"], tokens=["t"], now=NOW)
+        found = leases.claim(tx, "w1", queues=["default"], jobs=["do"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: rival.skip("run", "a", course=operators(rival, graph), now=NOW))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):

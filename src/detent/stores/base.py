@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from enum import Enum
@@ -123,6 +123,16 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
+class Deferring(Protocol):
+    """Keeps statements until somebody wants an answer; inside of a transaction only."""
+
+    def defer(self, statement: str, params: Mapping[str, Any]) -> None: ...
+
+    def ask(self, statement: str, params: Mapping[str, Any]) -> Any: ...
+
+    def answer(self, asked: Any) -> list[tuple[Any, ...]]: ...
+
+
 class Driver(Protocol):
     """One database: its library, its dialect, its errors."""
 
@@ -145,6 +155,12 @@ class Driver(Protocol):
     def begin(self, connection: Any) -> None: ...
 
     def commit(self, connection: Any) -> None: ...
+
+    def rollback(self, connection: Any) -> None: ...
+
+    def deferring(self, connection: Any) -> Deferring | None:
+        """What sends several statements at once on this connection, where that is quicker."""
+        ...
 
     def in_transaction(self, connection: Any) -> bool:
         """Whether what was begun has not been ended; asks nobody."""
@@ -192,13 +208,14 @@ class Driver(Protocol):
 class Tx:
     """Statements in one transaction."""
 
-    __slots__ = ("connection", "driver", "news", "sql")
+    __slots__ = ("_deferring", "connection", "driver", "news", "sql")
 
     def __init__(self, driver: Driver, connection: Any) -> None:
         self.driver = driver
         self.connection = connection
         self.sql = driver.statements
         self.news: list[str] = []  # payloads for other processes, where a commit does not carry them
+        self._deferring = driver.deferring(connection)
 
     def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
         cursor = self.driver.cursor(self.connection)
@@ -216,6 +233,21 @@ class Tx:
             return int(cursor.rowcount)
         finally:
             cursor.close()
+
+    def send(self, statement: str, **params: Any) -> None:
+        """Execute before the commit, and before whatever is executed next; nobody asks what came of it."""
+        if self._deferring is None:
+            self.run(statement, **params)
+        else:
+            self._deferring.defer(statement, params)
+
+    def ask(self, statement: str, **params: Any) -> Callable[[], list[tuple[Any, ...]]]:
+        """A query whose rows are wanted later; what was asked in a row is asked at once."""
+        if self._deferring is None:
+            rows = self.query(statement, **params)
+            return lambda: rows
+        deferring, asked = self._deferring, self._deferring.ask(statement, params)
+        return lambda: deferring.answer(asked)
 
 
 def batch(rows: Any) -> str:
@@ -238,6 +270,17 @@ def write(tx: Tx, statement: str, rows: Sequence[Any]) -> int:
         if size > tx.driver.largest:
             raise PayloadTooLarge("what one operation stores", size, tx.driver.largest)
     return tx.run(statement, rows=text)
+
+
+def send(tx: Tx, statement: str, rows: Sequence[Any]) -> None:
+    """The same where nobody wants to know how many, nor at once."""
+    if not rows:
+        return
+    text = batch(rows)
+    if len(text) > LARGEST_BATCH:
+        write(tx, statement, rows)
+    else:
+        tx.send(statement, rows=text)
 
 
 def news(*, work: bool, runs: Sequence[str] = ()) -> str:
@@ -332,7 +375,7 @@ class Lane:
     def _undo(self, connection: Any, error: BaseException) -> None:
         try:
             if self._driver.trouble(error) is not Trouble.GONE:
-                connection.rollback()
+                self._driver.rollback(connection)
                 return
         except Exception as broken:
             if self._driver.trouble(broken) is Trouble.OTHER:

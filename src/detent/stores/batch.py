@@ -9,7 +9,7 @@ An operation whose lease is lost is answered as stale; its neighbours go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ from .changes import Changes, end_run, write_changes
 from .courses import Going
 from .deciding import Brought, Deciding, decided_already
 from .fitness import unfit_operation
-from .locks import Locked, lock_runs
+from .locks import Locked, ask_runs
 
 HANDED_ON = frozenset({NODE, *LETTERS})  # the kinds that our own worker may take at once
 Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its delivery
@@ -83,9 +83,8 @@ def apply(
 
     Nodes that become ready are handed to the worker behind `lessor`, as far as it has room.
     """
-    alive = _fence(tx, operations, lessor)
-    runs = _lock_runs(tx, operations)
-    seen = Seen(alive, runs, _lock_executions(tx, operations, alive), _known_runs(tx, operations))
+    seen = _look(tx, operations, lessor)
+    runs = seen.runs
     changes = Changes()
     plans = Plans(
         seen, changes, _going(tx, operations, seen, changes), _deciding(tx, operations, runs, changes)
@@ -184,8 +183,22 @@ def take_lease(row: NewExecution, lease: Lease) -> None:
     row.started_at = row.created_at
 
 
-def _fence(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> set[str]:
-    """Which of the workers that write here are still in office; they stay so until we commit."""
+def _look(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> Seen:
+    """Take the locks, in their order, and see what they guard; all of it asked at once."""
+    offices = _fence(tx, operations, lessor)
+    runs = _lock_runs(tx, operations)
+    # Also those of workers out of office: who is, is not known yet.
+    held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
+    known = _ask_known(tx, operations)
+    alive = {worker for worker, asked in offices.items() if asked()}
+    lost = {_delivery(end) for end in _ends(operations) if end.worker not in alive}
+    return Seen(alive, runs(), held() - lost, known())
+
+
+def _fence(
+    tx: Tx, operations: Sequence[Operation], lessor: Offer | None
+) -> dict[str, Callable[[], list[tuple[Any, ...]]]]:
+    """Ask which of the workers that write here are still in office; they stay so until we commit."""
     workers = {op.worker for op in operations if isinstance(op, Record)}
     workers |= {end.worker for end in _ends(operations)}
     if lessor is not None and any(isinstance(op, Decide | Enqueue) for op in operations):
@@ -193,10 +206,10 @@ def _fence(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> set
     for start in operations:
         if isinstance(start, Start):
             workers |= {row.worker for row in start.executions if row.worker is not None}
-    return {worker for worker in sorted(workers) if tx.query(tx.sql.fence, id=worker)}
+    return {worker: tx.ask(tx.sql.fence, id=worker) for worker in sorted(workers)}
 
 
-def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, Locked]:
+def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str, Locked]]:
     """Lock the runs that the batch may change, or whose end it depends on."""
     wanted: set[str] = set()
     for op in operations:
@@ -212,7 +225,7 @@ def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, Locked]:
             wanted.add(end.parent)
         elif isinstance(end, Park):
             wanted.update(item.name for item in end.awaits if item.kind == "run")
-    return lock_runs(tx, wanted)
+    return ask_runs(tx, wanted)
 
 
 def _ends(operations: Iterable[Operation]) -> Iterator[Park | Settle]:
@@ -225,34 +238,42 @@ def _ends(operations: Iterable[Operation]) -> Iterator[Park | Settle]:
             yield op
 
 
-def _lock_executions(tx: Tx, operations: Iterable[Operation], alive: set[str]) -> set[Delivery]:
-    return lock_executions(tx, {_delivery(end) for end in _ends(operations) if end.worker in alive})
-
-
 def _delivery(op: Park | Settle) -> Delivery:
     return op.key.run_id, op.key.node, op.key.attempt, op.token
 
 
 def lock_executions(tx: Tx, deliveries: set[Delivery]) -> set[Delivery]:
     """Lock these executions; return those that still execute under that very token."""
+    return _ask_executions(tx, deliveries)()
+
+
+def _ask_executions(tx: Tx, deliveries: set[Delivery]) -> Callable[[], set[Delivery]]:
     if not deliveries:
-        return set()
+        return set
     keys = sorted({delivery[:3] for delivery in deliveries})
     rows = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt in keys]
-    return {
-        (run, node, attempt, token)
-        for run, node, attempt, token, state in tx.query(tx.sql.lock_executions, rows=batch(rows))
-        if state == ExecutionState.EXECUTING
-    } & deliveries
+    asked = tx.ask(tx.sql.lock_executions, rows=batch(rows))
+    return lambda: (
+        {
+            (run, node, attempt, token)
+            for run, node, attempt, token, state in asked()
+            if state == ExecutionState.EXECUTING
+        }
+        & deliveries
+    )
 
 
 def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str, str]]:
     """Which of the chosen ids are taken, and by what."""
+    return _ask_known(tx, operations)()
+
+
+def _ask_known(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str, tuple[str, str]]]:
     chosen = {run.id for op in operations if isinstance(op, Start) and op.chosen for run in op.runs}
     if not chosen:
-        return {}
-    rows = tx.query(tx.sql.known_runs, rows=batch([{"id": run} for run in sorted(chosen)]))
-    return {row[0]: (row[1], row[2]) for row in rows}
+        return dict
+    asked = tx.ask(tx.sql.known_runs, rows=batch([{"id": run} for run in sorted(chosen)]))
+    return lambda: {row[0]: (row[1], row[2]) for row in asked()}
 
 
 @dataclass(frozen=True)

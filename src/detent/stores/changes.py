@@ -24,7 +24,7 @@ from ..kernel.model import (
     Step,
 )
 from . import readiness
-from .base import Tx, batch, write
+from .base import Tx, batch, send
 from .canceling import cancel_rest, wake_waiting
 from .listing import attribute_rows
 
@@ -115,23 +115,23 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.end_runs, list(changes.ended_runs.values())),
         (sql.insert_history, changes.history),
     ):
-        write(tx, statement, rows)
+        send(tx, statement, rows)
     if attributes := attribute_rows(changes.runs):
-        write(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
+        send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
     # Counted before anything is put down: what is put down looks by itself what has happened by now.
     woken = readiness.count(tx, changes.settled, changes.now)
     if changes.parked:
         readiness.park(tx, changes.parked)
     if changes.waits:
-        write(tx, sql.graphs.insert_waits, changes.waits)
+        send(tx, sql.graphs.insert_waits, changes.waits)
         targets = sorted({wait["target"] for wait in changes.waits})
-        tx.run(sql.graphs.await_runs, rows=batch([{"id": run} for run in targets]))
+        tx.send(sql.graphs.await_runs, rows=batch([{"id": run} for run in targets]))
     for run in sorted(changes.held):
-        tx.run(sql.hold, id=run)
+        tx.send(sql.hold, id=run)
     for run in sorted(changes.finished):
-        tx.run(sql.graphs.finish_rest, id=run, now=changes.now)
+        tx.send(sql.graphs.finish_rest, id=run, now=changes.now)
     for run, (signature, irregular) in sorted(changes.signatures.items()):
-        tx.run(sql.graphs.set_graph, id=run, signature=signature, irregular=irregular)
+        tx.send(sql.graphs.set_graph, id=run, signature=signature, irregular=irregular)
     woken = wake_waiting(tx, sorted(changes.over), changes.now) or woken
     readiness.forget(tx, sorted(changes.unwaited))
     canceled = [child for run in sorted(changes.canceled) for child in cancel_rest(tx, run, changes.now)]

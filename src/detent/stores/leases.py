@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..errors import TooManyRecoveries
@@ -43,29 +43,31 @@ def claim(
     tokens: Sequence[str],
     now: int,
     trail: Trail | None = None,
-) -> list[Claimed]:
+) -> Callable[[], list[Claimed]]:
     """Lease what is due to `worker`, at most as many as there are tokens; twice claims the next ones.
 
-    A worker that is no longer in office gets nothing.
+    A worker that is no longer in office gets nothing.  What was claimed is told after the commit, with which
+    it is asked for.
     """
-    if not tx.query(tx.sql.fence, id=worker):
-        return []
     trail = trail or Trail()
     trail.begin()
-    found = _find(tx, queues, batch([{"job": job} for job in jobs]), len(tokens), now, trail)
+    if not queues:
+        return list
+    found = _find(tx, worker, queues, batch([{"job": job} for job in jobs]), len(tokens), now, trail)
     if not found:
-        return []
+        return list
     leases = [
         {"run_id": run, "node": node, "attempt": attempt, "token": token}
         for (run, node, attempt), token in zip(found, tokens, strict=False)
     ]
     keys = batch(leases)
-    tx.run(tx.sql.claimed, rows=keys, worker=worker, now=now)
-    return rows_to(Claimed, tx.query(tx.sql.claimed_runs, rows=keys))
+    tx.send(tx.sql.claimed, rows=keys, worker=worker, now=now)
+    asked = tx.ask(tx.sql.claimed_runs, rows=keys)
+    return lambda: rows_to(Claimed, asked())
 
 
 def _find(
-    tx: Tx, queues: Sequence[str], jobs: str, room: int, now: int, trail: Trail
+    tx: Tx, worker: str, queues: Sequence[str], jobs: str, room: int, now: int, trail: Trail
 ) -> list[tuple[str, str, int]]:
     """What is to be claimed, locked: from where the trail ends, or from all that is ready."""
     found: dict[tuple[str, str, int], None] = {}
@@ -76,8 +78,25 @@ def _find(
                 found[run, node, attempt] = None
                 trail.claimed(queue, precedence, due)
 
-    if not trail.wanted():
-        _promote(tx, now, trail)
+    def look(queues: Sequence[str]) -> None:
+        for queue in queues:
+            if len(found) < room:
+                # Our own locks are not skipped: what was found before comes once more.
+                take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=room))
+
+    begun = time.perf_counter()
+    office = tx.ask(tx.sql.fence, id=worker)
+    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=trail.timers)
+    whole = trail.wanted()
+    # Mostly there is one queue, and no timer due: then this is all that there is to ask.
+    first = tx.ask(tx.sql.claim, queue=queues[0], rows=jobs, limit=room) if whole else list
+    if not office():
+        return []
+    promoted = _promote(tx, timers(), trail)
+    if whole:
+        take(queues[0], first())
+        look(queues if promoted else queues[1:])
+    else:
         for queue in queues:
             for precedence, floor in trail.places(queue):
                 if limit := room - len(found):
@@ -85,22 +104,19 @@ def _find(
                     take(queue, tx.query(tx.sql.claim_on, rows=jobs, limit=limit, **place))
         if len(found) == room or not trail.affordable():
             return list(found)
-    begun = time.perf_counter()
-    _promote(tx, now, trail)
-    for queue in queues:
-        if len(found) < room:
-            # Our own locks are not skipped: what was found above comes once more.
-            take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=room))
+        begun = time.perf_counter()
+        look(queues)
     trail.looked(time.perf_counter() - begun)
     return list(found)
 
 
-def _promote(tx: Tx, now: int, trail: Trail) -> None:
-    due = tx.query(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=trail.timers)
+def _promote(tx: Tx, due: Sequence[Sequence[Any]], trail: Trail) -> bool:
+    """Make timers ready whose time has come, and say whether there were any."""
     if due:
         keys = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt, _ in due]
-        tx.run(tx.sql.promote, rows=batch(keys))
+        tx.send(tx.sql.promote, rows=batch(keys))
         trail.promoted(due[-1][3])
+    return bool(due)
 
 
 def journal(tx: Tx, runs: Sequence[str]) -> dict[str, list[Step]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .base import Tx, batch
@@ -22,8 +22,13 @@ class Locked(NamedTuple):
 
 def lock_runs(tx: Tx, runs: Iterable[str]) -> dict[str, Locked]:
     """Lock these runs, until the transaction ends; those that do not exist are left out."""
+    return ask_runs(tx, runs)()
+
+
+def ask_runs(tx: Tx, runs: Iterable[str]) -> Callable[[], dict[str, Locked]]:
+    """The same, to be waited for later."""
     ordered = sorted(set(runs))
     if not ordered:
-        return {}
-    rows = tx.query(tx.sql.lock_runs, rows=batch([{"id": run} for run in ordered]))
-    return {row[0]: Locked(*row[1:]) for row in rows}
+        return dict
+    asked = tx.ask(tx.sql.lock_runs, rows=batch([{"id": run} for run in ordered]))
+    return lambda: {row[0]: Locked(*row[1:]) for row in asked()}

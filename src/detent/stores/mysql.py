@@ -215,6 +215,12 @@ class MySqlDriver:
     def commit(self, connection: Any) -> None:
         connection.commit()
 
+    def rollback(self, connection: Any) -> None:
+        connection.rollback()
+
+    def deferring(self, connection: Any) -> None:
+        """Each statement for itself."""
+
     def in_transaction(self, connection: Any) -> bool:
         return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 

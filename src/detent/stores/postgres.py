@@ -170,12 +170,27 @@ class PostgresDriver:
             connection.session = Session(connection)
 
     def begin(self, connection: Any) -> None:
-        connection.command("BEGIN ISOLATION LEVEL READ COMMITTED")
+        command = "BEGIN ISOLATION LEVEL READ COMMITTED"
+        if connection.session is None:
+            connection.execute(command)
+        else:
+            connection.session.begin(command)
 
     def commit(self, connection: Any) -> None:
-        done = connection.command("COMMIT")
+        if connection.session is None:
+            connection.commit()
+            return
+        done = connection.session.commit()
         if done != "COMMIT":  # a transaction in which something failed is rolled back by its commit
             raise psycopg.InternalError(f"the commit came to {done}")
+
+    def rollback(self, connection: Any) -> None:
+        if connection.session is not None:
+            connection.session.forget()
+        connection.rollback()
+
+    def deferring(self, connection: Any) -> Session | None:
+        return connection.session if isinstance(connection, Connection) else None
 
     def in_transaction(self, connection: Any) -> bool:
         return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
@@ -219,7 +234,7 @@ class PostgresDriver:
         return record
 
     def notify(self, tx: Tx, payload: str) -> None:
-        tx.query("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)
+        tx.send("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)
 
     def committed(self, tx: Tx) -> None:
         """The commit carried the notification."""

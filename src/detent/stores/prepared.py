@@ -4,12 +4,17 @@ A cursor takes about 50 microseconds a statement, a quarter of what a small comm
 finding out how to send it, and for waiting in a way that lets Ctrl-C through.  What we send is known, and
 only the main thread has a Ctrl-C to hear; the others wait inside of libpq, without Python's lock.
 
+Statements whose answer is not wanted yet travel with the next one (`defer`, `ask`): a transaction of ten
+statements is two or three round trips, and asks as often for Python's lock, which a busy loop is slow to
+hand over.
+
 A statement is prepared when it comes for the second time, on each connection for itself.
 """
 
 from __future__ import annotations
 
 import re
+import select
 import threading
 import weakref
 from collections.abc import Mapping
@@ -25,6 +30,23 @@ from psycopg.rows import tuple_row
 MOST = 300  # statements that a connection keeps; the others are planned each time
 _INT8 = 20  # the type of every integer that we send
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_CAN_POLL = hasattr(select, "poll")
+
+
+class Call:
+    """A statement on its way, and its answer."""
+
+    __slots__ = ("name", "prepares", "result", "statement", "text", "types", "values")
+
+    def __init__(self, statement: str, params: Mapping[str, Any]) -> None:
+        self.statement = statement
+        self.text, order = _numbered(statement)
+        given = [params[name] for name in order]
+        self.types = tuple([_INT8 if isinstance(value, int) else 0 for value in given])
+        self.values: list[Any] = [None if value is None else _text(value) for value in given]
+        self.name: bytes | None = None  # under which it is prepared, or to be
+        self.prepares = False
+        self.result: Any = None
 
 
 class Session:
@@ -35,64 +57,166 @@ class Session:
         self._pgconn: pq.abc.PGconn = connection.pgconn
         self._names: dict[tuple[str, tuple[int, ...]], bytes | None] = {}  # None: came once
         self._prepared = 0
+        self._queue: list[Call] = []
+        self._begun = False
         self._transformer = Transformer(connection)
 
-    def execute(self, statement: str, params: Mapping[str, Any]) -> pq.abc.PGresult:
-        text, order = _numbered(statement)
-        given = [params[name] for name in order]
-        types = tuple([_INT8 if isinstance(value, int) else 0 for value in given])
-        values: list[Any] = [None if value is None else _text(value) for value in given]
-        name = self._name(statement, text, types)
-        if not _in_background():
-            if name is None:
-                self._pgconn.send_query_params(text, values, types)
-            else:
-                self._pgconn.send_query_prepared(name, values)
-            return self._answer()
-        if name is None:
-            return self._done(self._pgconn.exec_params(text, values, types))
-        return self._done(self._pgconn.exec_prepared(name, values))
+    def begin(self, command: str) -> None:
+        """Begin a transaction, with the first statement in it."""
+        self.forget()
+        self._begun = True
+        self.defer(command, {})
 
-    def command(self, text: str) -> str:
-        """Run a statement without parameters; return what the server says that it did."""
-        if _in_background():
-            result = self._done(self._pgconn.exec_(text.encode()))
-        else:
-            self._pgconn.send_query(text.encode())
-            result = self._answer()
+    def commit(self) -> str:
+        """Commit, with all that waits to be sent; return what the server says that it did."""
+        result = self.execute("COMMIT", {})
+        self.forget()
         return (result.command_status or b"").decode()
 
-    def _answer(self) -> pq.abc.PGresult:
-        """What the server answers; whoever presses Ctrl-C meanwhile is heard."""
-        return self._done(self._connection.wait(generators.execute(self._pgconn))[-1])
+    def forget(self) -> None:
+        """What was not sent yet belongs to a transaction that is over."""
+        self._queue.clear()
+        self._begun = False
+
+    def defer(self, statement: str, params: Mapping[str, Any]) -> None:
+        """Run a statement whose answer nobody wants: with the next one, or with the commit."""
+        self.ask(statement, params)
+
+    def ask(self, statement: str, params: Mapping[str, Any]) -> Call:
+        """Run a statement whose answer is wanted later."""
+        call = Call(statement, params)
+        if self._begun and _CAN_POLL:
+            self._queue.append(call)
+        else:
+            self._run(call)
+        return call
+
+    def answer(self, asked: Call) -> list[tuple[Any, ...]]:
+        """The rows that were asked for."""
+        if asked.result is None:
+            self._run_all()
+        return self.rows(asked.result)
+
+    def execute(self, statement: str, params: Mapping[str, Any]) -> pq.abc.PGresult:
+        call = Call(statement, params)
+        if self._queue:
+            self._queue.append(call)
+            self._run_all()
+        else:
+            self._run(call)
+        result: pq.abc.PGresult = call.result
+        return result
 
     def rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
-    def _name(self, statement: str, text: bytes, types: tuple[int, ...]) -> bytes | None:
-        """Under which name it is prepared here, if it is."""
-        key = (statement, types)
+    def _prepare(self, call: Call) -> None:
+        """Find under which name it is prepared here, if it is or should be."""
+        key = (call.statement, call.types)
         known = self._names.get(key, b"")
-        if known:
-            return known
-        if known is not None:  # it comes for the first time
-            if len(self._names) < MOST:
-                self._names[key] = None
-            return None
-        self._prepared += 1
-        name = f"detent_{self._prepared}".encode()
-        self._done(self._pgconn.prepare(name, text, types))
-        self._names[key] = name
-        return name
+        if known is None:
+            self._prepared += 1
+            call.name, call.prepares = f"detent_{self._prepared}".encode(), True
+        elif known:
+            call.name = known
+        elif len(self._names) < MOST:  # it comes for the first time
+            self._names[key] = None
 
-    def _done(self, result: pq.abc.PGresult) -> pq.abc.PGresult:
-        if result.status in _DONE:
-            return result
-        error = error_from_result(result)
-        if error.sqlstate is None:  # no server said so
-            raise psycopg.OperationalError(str(error))
-        raise error
+    def _ready(self, call: Call, result: pq.abc.PGresult) -> None:
+        """It is prepared."""
+        _done(result)
+        self._names[call.statement, call.types] = call.name
+
+    # One alone
+
+    def _run(self, call: Call) -> None:
+        self._prepare(call)
+        background = threading.current_thread() is not threading.main_thread()
+        pgconn = self._pgconn
+        if call.prepares and call.name is not None:
+            self._ready(call, pgconn.prepare(call.name, call.text, call.types))
+        if background:
+            if call.name is None:
+                result = pgconn.exec_params(call.text, call.values, call.types)
+            else:
+                result = pgconn.exec_prepared(call.name, call.values)
+        else:
+            self._send(call)
+            result = self._connection.wait(generators.execute(pgconn))[-1]
+        call.result = _done(result)
+
+    def _send(self, call: Call) -> None:
+        if call.name is None:
+            self._pgconn.send_query_params(call.text, call.values, call.types)
+        else:
+            self._pgconn.send_query_prepared(call.name, call.values)
+
+    # Several at once
+
+    def _run_all(self) -> None:
+        """Send all that waits, then take the answers; the first that is an error is raised."""
+        calls, self._queue = self._queue, []
+        pgconn = self._pgconn
+        try:
+            pgconn.enter_pipeline_mode()
+            preparing: set[tuple[str, tuple[int, ...]]] = set()
+            for call in calls:
+                self._prepare(call)
+                if call.prepares and (call.statement, call.types) in preparing:
+                    call.name, call.prepares = None, False  # another one of these does it
+                if call.prepares and call.name is not None:
+                    preparing.add((call.statement, call.types))
+                    pgconn.send_prepare(call.name, call.text, call.types)
+                self._send(call)
+            pgconn.pipeline_sync()
+            self._push()
+            answers = [(self._next() if call.prepares else None, self._next()) for call in calls]
+            while self._next(between=False).status != pq.ExecStatus.PIPELINE_SYNC:
+                pass
+            pgconn.exit_pipeline_mode()
+        except BaseException:
+            self._connection.close()  # nobody knows what is still under way on it
+            raise
+        for call, (prepared, result) in zip(calls, answers, strict=True):
+            if prepared is not None:
+                self._ready(call, prepared)
+            call.result = _done(result)
+
+    def _push(self) -> None:
+        """Hand all of it to the network; take what comes back meanwhile, or the server would stop reading."""
+        while self._pgconn.flush():
+            if self._wait(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
+                self._pgconn.consume_input()
+
+    def _next(self, *, between: bool = True) -> pq.abc.PGresult:
+        """The next answer, and (`between`) the end of its statement."""
+        result = self._result()
+        assert result is not None
+        if between:
+            while self._result() is not None:
+                pass
+        return result
+
+    def _result(self) -> pq.abc.PGresult | None:
+        while self._pgconn.is_busy():
+            self._wait(select.POLLIN)
+            self._pgconn.consume_input()
+        return self._pgconn.get_result()
+
+    def _wait(self, events: int) -> int:
+        poll = select.poll()
+        poll.register(self._pgconn.socket, events)
+        return poll.poll()[0][1]
+
+
+def _done(result: pq.abc.PGresult) -> pq.abc.PGresult:
+    if result.status in _DONE:
+        return result
+    error = error_from_result(result)
+    if error.sqlstate is None:  # no server said so
+        raise psycopg.OperationalError(str(error))
+    raise error
 
 
 class Cursor:
@@ -127,12 +251,6 @@ class Connection(psycopg.Connection[Any]):
     def own_cursor(self) -> Any:
         return self.cursor(row_factory=tuple_row) if self.session is None else Cursor(self.session)
 
-    def command(self, text: str) -> str:
-        """Run a statement without parameters; return what the server says that it did."""
-        if self.session is None:
-            return self.execute(text).statusmessage or ""
-        return self.session.command(text)
-
 
 def _text(value: Any) -> bytes:
     """A parameter as libpq wants it: a text that ends at the first NUL, so there must be none."""
@@ -141,10 +259,6 @@ def _text(value: Any) -> bytes:
     if "\x00" in value:
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
     return str(value).encode()
-
-
-def _in_background() -> bool:
-    return threading.current_thread() is not threading.main_thread()
 
 
 @lru_cache(maxsize=1024)

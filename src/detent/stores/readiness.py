@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..kernel.model import Await, ExecutionState, topic_of
-from .base import Tx, batch, write
+from .base import Tx, batch, send, write
 
 
 def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
@@ -34,14 +34,14 @@ def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
 def wake(tx: Tx, runs: Sequence[str], now: int) -> None:
     """Make the parked executions of these runs due."""
     rows = batch([{"run_id": run} for run in runs])
-    tx.run(tx.sql.clear_readiness, rows=rows)
-    tx.run(tx.sql.wake, rows=rows, now=now)
+    tx.send(tx.sql.clear_readiness, rows=rows)
+    tx.send(tx.sql.wake, rows=rows, now=now)
 
 
 def forget(tx: Tx, runs: Sequence[str]) -> None:
     """These runs await nothing any more."""
     if runs:
-        tx.run(tx.sql.clear_readiness, rows=batch([{"run_id": run} for run in runs]))
+        tx.send(tx.sql.clear_readiness, rows=batch([{"run_id": run} for run in runs]))
 
 
 def park(tx: Tx, parked: Sequence[dict[str, Any]]) -> None:
@@ -60,9 +60,9 @@ def park(tx: Tx, parked: Sequence[dict[str, Any]]) -> None:
             if row["state"] != ExecutionState.HELD:
                 row["state"] = ExecutionState.READY
         del row["awaits"], row["now"]
-    write(tx, tx.sql.park_executions, parked)
+    send(tx, tx.sql.park_executions, parked)
     forget(tx, sorted({item.run_id for item in awaits}))
-    write(tx, tx.sql.put_readiness, required)
+    send(tx, tx.sql.put_readiness, required)
 
 
 def _pending(tx: Tx, awaits: list[Await]) -> dict[tuple[str, str], int]:

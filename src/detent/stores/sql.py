@@ -155,7 +155,7 @@ class SqlStore:
             ),
         )
         trail.committed()
-        return claimed
+        return claimed()
 
     def release(self, claimed: Sequence[Claimed]) -> None:
         """Hand executions back that were not begun; twice does nothing."""

@@ -133,6 +133,12 @@ class SqliteDriver:
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.commit()
 
+    def rollback(self, connection: sqlite3.Connection) -> None:
+        connection.rollback()
+
+    def deferring(self, connection: sqlite3.Connection) -> None:
+        """Each statement for itself."""
+
     def in_transaction(self, connection: sqlite3.Connection) -> bool:
         return connection.in_transaction
 
