@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import detent
@@ -104,8 +103,7 @@ def idle_latency(kind: str, url: str) -> list[Figure]:
     """From start() to the first line of the step, when nothing else goes on."""
     with detent.App(url, include=workflows.ALL, migrate=True) as app:
         same = _latencies(app)
-    # Entering the app itself would start a worker here too, which would be quicker than the other process.
-    with worker_process(url), closing(detent.App(url, include=workflows.ALL).open()) as app:
+    with worker_process(url), detent.App(url, include=workflows.ALL).open(worker=False) as app:
         app.start(workflows.latency, time.time()).result()
         other = _latencies(app)
     return [latencies("latency-same", same), latencies("latency-other", other)]

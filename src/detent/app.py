@@ -58,7 +58,7 @@ class App:
         self.engine = Engine(url, include, checked)
 
     def __enter__(self) -> Self:
-        self.engine.open(worker=True)
+        self.engine.enter()
         return self
 
     def __exit__(
@@ -67,7 +67,10 @@ class App:
         self.engine.close()
 
     def open(self, *, worker: bool = False) -> Self:
-        """Open the database, with or without a worker; `close()` ends it."""
+        """Open the database, with or without a worker; `close()` ends it.
+
+        So does a block, which leaves the choice as it was made: `with app.open(worker=False):`.
+        """
         self.engine.open(worker=worker)
         return self
 

@@ -328,3 +328,36 @@ def test_an_app_can_be_opened_again_after_it_was_closed(url: str) -> None:
             assert result(run) == number * 2
     eventually(lambda: is_over(run), "the run is over")
     app.close()
+
+
+def test_a_block_leaves_an_open_app_as_it_was_opened_and_closes_it(url: str) -> None:
+    with detent.App(url, include=[double]).open(worker=False) as app:
+        assert app.start(double, 1).state == "ready"
+        assert app.engine.worker is None
+    assert not app.engine.is_open
+    with app.open(worker=True):
+        assert result(app.start(double, 2)) == 4
+    assert not app.engine.is_open
+
+
+def test_a_block_leaves_an_open_app_as_it_was_opened_for_asyncio_too(url: str) -> None:
+    async def program() -> None:
+        async with await detent.AsyncApp(url, include=[double]).open(worker=False) as app:
+            await app.start(double, 1)
+            assert app.engine.worker is None
+        assert not app.engine.is_open
+        async with await app.open(worker=True):
+            assert await (await app.start(double, 2)).result(timeout=20) == 4
+        assert not app.engine.is_open
+
+    asyncio.run(program())
+
+
+def test_a_block_has_a_worker_though_the_app_was_used_before_or_opened_in_an_earlier_life(url: str) -> None:
+    app = detent.App(url, include=[double])
+    run = app.start(double, 1)  # opens the database, but says nothing about a worker
+    with app:
+        assert result(run) == 2
+    app.open(worker=False).close()
+    with app:
+        assert result(app.start(double, 2)) == 4

@@ -46,7 +46,9 @@ class AsyncApp:
         return self._sync.engine
 
     async def __aenter__(self) -> Self:
-        return await self.open(worker=True)
+        loop = asyncio.get_running_loop()
+        await in_thread(lambda: self.engine.enter(loop))
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -54,6 +56,7 @@ class AsyncApp:
         await self.close()
 
     async def open(self, *, worker: bool = False) -> Self:
+        """Open the database, with or without a worker; see `App.open`."""
         loop = asyncio.get_running_loop()
         await in_thread(lambda: self.engine.open(worker=worker, loop=loop))
         return self
@@ -61,7 +64,7 @@ class AsyncApp:
     async def ensure_open(self) -> None:
         """Open the database without blocking the loop, where nobody did yet."""
         if not self.engine.is_open and not replaying():
-            await in_thread(lambda: self.engine.open(worker=False))
+            await in_thread(self.engine.ensure_open)
 
     async def close(self) -> None:
         await in_thread(self.engine.close)

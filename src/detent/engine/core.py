@@ -89,6 +89,7 @@ class Engine:
         self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
         self._guard = threading.RLock()
+        self._asked = False  # open() was called, and so has said whether there shall be a worker
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
@@ -98,8 +99,7 @@ class Engine:
     @property
     def services(self) -> Services:
         ask_database("the database")
-        if self._services is None:
-            self.open(worker=False)
+        self.ensure_open()
         assert self._services is not None
         return self._services
 
@@ -109,6 +109,22 @@ class Engine:
 
     def open(self, *, worker: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Open the database; with a worker, begin to work."""
+        with self._guard:
+            self._open(worker=worker, loop=loop)
+            self._asked = True
+
+    def enter(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Open it for a `with` block: with a worker, unless open() has said already what is wanted."""
+        with self._guard:
+            if not self._asked:
+                self._open(worker=True, loop=loop)
+
+    def ensure_open(self) -> None:
+        """Open the database where nobody did yet; who enters a block later still gets a worker."""
+        if self._services is None:
+            self._open(worker=False)
+
+    def _open(self, *, worker: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._guard:
             if self._services is None:
                 self._prepare_database()
@@ -143,6 +159,7 @@ class Engine:
                 services.close()
             self.store.close()
             self._services = self.worker = None
+            self._asked = False
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
