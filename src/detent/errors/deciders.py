@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from .facts import facts
 from .roots import DetentError, PayloadError
 from .runs import RunError
 
 
-@dataclass(eq=False)
+@facts
 class InvalidDecision(RunError):
     """What `decide` returned is no decision, or one that cannot be carried out."""
 
@@ -19,7 +18,7 @@ class InvalidDecision(RunError):
         return f"decider {self.decider!r} decided what cannot be: {self.reason}"
 
 
-@dataclass(eq=False)
+@facts
 class InvalidInput(PayloadError):
     """An input that the decider does not take, or that does not say which instance it is for."""
 
@@ -31,7 +30,7 @@ class InvalidInput(PayloadError):
         return f"decider {self.decider!r} cannot take {self.input}: {self.reason}"
 
 
-@dataclass(eq=False)
+@facts
 class UnreadableEvent(RunError):
     """A stored event that today's code cannot read; nothing was changed."""
 
@@ -52,7 +51,7 @@ class PermanentError(DetentError):
     """Raise it in `handle` where trying again is of no use: the effect becomes a dead letter at once."""
 
 
-@dataclass(eq=False)
+@facts
 class NotADeadLetter(RunError):
     """What was to be replayed or discarded is not waiting for that."""
 
@@ -65,7 +64,7 @@ class NotADeadLetter(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class UnknownProjection(RunError):
     name: str
     known: tuple[str, ...]
@@ -75,7 +74,7 @@ class UnknownProjection(RunError):
         return f"no projection is called {self.name!r} in this app ({have}); App(..., include=[...]) adds one"
 
 
-@dataclass(eq=False)
+@facts
 class ProjectionNotBlocked(RunError):
     name: str
 
@@ -83,7 +82,7 @@ class ProjectionNotBlocked(RunError):
         return f"projection {self.name!r} is not blocked by an event, so there is nothing to skip"
 
 
-@dataclass(eq=False)
+@facts
 class ProjectionBlocked(RunError):
     """An event stands in the way of what was waited for."""
 
@@ -98,7 +97,7 @@ class ProjectionBlocked(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class ProjectionBehind(RunError, TimeoutError):
     """A projection has not come as far as was waited for."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from .facts import facts
 from .roots import DefinitionError
 from .runs import InvalidState, RunError
 
 
-@dataclass(eq=False)
+@facts
 class GraphInvalid(DefinitionError):
     what: str
     problem: str
@@ -17,7 +16,7 @@ class GraphInvalid(DefinitionError):
         return f"{self.what} is no graph that can be run: {self.problem}"
 
 
-@dataclass(eq=False)
+@facts
 class CannotReattempt(InvalidState):
     """`state` says what stands in the way."""
 
@@ -28,7 +27,7 @@ class CannotReattempt(InvalidState):
         return f"cannot reattempt node {self.node!r} of run {self.run_id}: {self.state}{hint}"
 
 
-@dataclass(eq=False)
+@facts
 class NodeNotFound(RunError):
     run_id: str
     node: str
@@ -37,7 +36,7 @@ class NodeNotFound(RunError):
         return f"run {self.run_id} has no node {self.node!r}; run.nodes() lists them"
 
 
-@dataclass(eq=False)
+@facts
 class StepNotDefined(RunError):
     run_id: str
     type: str
@@ -50,7 +49,7 @@ class StepNotDefined(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class MissingJob(RunError):
     run_id: str
     job: str
@@ -70,7 +69,7 @@ class MissingJob(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class GraphTampered(RunError):
     what: str
     signature: str
@@ -84,7 +83,7 @@ class GraphTampered(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class ExpressionError(RunError):
     expression: str
     reason: str
@@ -93,7 +92,7 @@ class ExpressionError(RunError):
         return f"cannot evaluate {self.expression}: {self.reason}"
 
 
-@dataclass(eq=False)
+@facts
 class DeadEnd(RunError):
     node: str
     condition: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from .facts import facts
 
 
 class DetentError(Exception):
@@ -30,7 +31,7 @@ class ConfigurationError(DetentError):
     """The app is set up wrongly."""
 
 
-@dataclass(eq=False)
+@facts
 class UnknownScheme(ConfigurationError):
     scheme: str
 
@@ -41,7 +42,7 @@ class UnknownScheme(ConfigurationError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class MissingDriver(ConfigurationError):
     database: str
     extra: str
@@ -50,7 +51,7 @@ class MissingDriver(ConfigurationError):
         return f"the driver for {self.database} is not installed; run: pip install 'detent[{self.extra}]'"
 
 
-@dataclass(eq=False)
+@facts
 class UnknownDefinition(ConfigurationError):
     name: str
 
@@ -58,7 +59,7 @@ class UnknownDefinition(ConfigurationError):
         return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
 
 
-@dataclass(eq=False)
+@facts
 class UnknownQueue(ConfigurationError):
     queue: str
     declared: tuple[str, ...]
@@ -74,7 +75,7 @@ class DatabaseError(DetentError):
     """The database cannot do what Detent needs."""
 
 
-@dataclass(eq=False)
+@facts
 class DatabaseUnavailable(DatabaseError):
     database: str
     reason: str
@@ -83,7 +84,7 @@ class DatabaseUnavailable(DatabaseError):
         return f"{self.database} cannot be reached: {self.reason}. Is the server running, and the URL right?"
 
 
-@dataclass(eq=False)
+@facts
 class SchemaTooOld(DatabaseError):
     found: int
     needed: int
@@ -95,7 +96,7 @@ class SchemaTooOld(DatabaseError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class SchemaTooNew(DatabaseError):
     found: int
     known: int
@@ -107,7 +108,7 @@ class SchemaTooNew(DatabaseError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class MigrationChanged(DatabaseError):
     version: int
 
@@ -122,7 +123,7 @@ class PayloadError(DetentError):
     """A value cannot travel through the database."""
 
 
-@dataclass(eq=False)
+@facts
 class NotSerializable(PayloadError):
     what: str
     type: str
@@ -135,7 +136,7 @@ class NotSerializable(PayloadError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class NotPicklable(PayloadError):
     what: str
     reason: str
@@ -147,7 +148,7 @@ class NotPicklable(PayloadError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class PayloadTooLarge(PayloadError):
     what: str
     size: int
@@ -160,7 +161,7 @@ class PayloadTooLarge(PayloadError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class NameUnfit(PayloadError):
     what: str
     name: str
@@ -170,7 +171,7 @@ class NameUnfit(PayloadError):
         return f"{self.what} {self.name!r} cannot be used: it {self.reason}; choose another"
 
 
-@dataclass(eq=False)
+@facts
 class CannotDecode(PayloadError):
     what: str
     type: str
@@ -180,7 +181,7 @@ class CannotDecode(PayloadError):
         return f"{self.what} does not fit {self.type}: {self.reason}"
 
 
-@dataclass(eq=False)
+@facts
 class ExportUnfit(PayloadError):
     source: str
     reason: str

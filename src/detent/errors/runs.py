@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from .facts import facts
 from .roots import DetentError
 
 
@@ -11,7 +10,7 @@ class RunError(DetentError):
     """Something about one run."""
 
 
-@dataclass(eq=False)
+@facts
 class RunNotFound(RunError):
     run_id: str
 
@@ -19,7 +18,7 @@ class RunNotFound(RunError):
         return f"there is no run {self.run_id!r} in this database; `detent runs` lists them"
 
 
-@dataclass(eq=False)
+@facts
 class RunConflict(RunError):
     run_id: str
     type: str
@@ -31,7 +30,7 @@ class RunConflict(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class AlreadyRunning(RunError):
     run_id: str
     type: str
@@ -44,7 +43,7 @@ class AlreadyRunning(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class InvalidState(RunError):
     verb: str
     run_id: str
@@ -57,7 +56,7 @@ class InvalidState(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class RunCanceled(RunError):
     run_id: str
 
@@ -65,7 +64,7 @@ class RunCanceled(RunError):
         return f"run {self.run_id} was canceled"
 
 
-@dataclass(eq=False)
+@facts
 class RunPaused(RunError):
     run_id: str
     reason: str
@@ -74,7 +73,7 @@ class RunPaused(RunError):
         return f"run {self.run_id} is paused ({self.reason}); fix the cause, then run.resume()"
 
 
-@dataclass(eq=False)
+@facts
 class RunFailed(RunError):
     """A run's own error, where its class cannot be rebuilt."""
 
@@ -86,7 +85,7 @@ class RunFailed(RunError):
         return f"run {self.run_id} failed with {self.type}: {self.message}"
 
 
-@dataclass(eq=False)
+@facts
 class ResultTimeout(RunError, TimeoutError):
     run_id: str
     state: str
@@ -95,7 +94,7 @@ class ResultTimeout(RunError, TimeoutError):
         return f"run {self.run_id} has no result yet (it is {self.state}); it goes on, ask again later"
 
 
-@dataclass(eq=False)
+@facts
 class DeadlineExceeded(RunError):
     run_id: str
     deadline: str
@@ -104,7 +103,7 @@ class DeadlineExceeded(RunError):
         return f"run {self.run_id} was not done by its deadline, {self.deadline}"
 
 
-@dataclass(eq=False)
+@facts
 class LeaseLost(RunError):
     run_id: str
     node: str
@@ -117,7 +116,7 @@ class LeaseLost(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class StepFailed(RunError):
     step: str
     type: str
@@ -127,7 +126,7 @@ class StepFailed(RunError):
         return f"step {self.step!r} failed with {self.type}: {self.message}"
 
 
-@dataclass(eq=False)
+@facts
 class StepTimeout(RunError, TimeoutError):
     step: str
     seconds: float
@@ -136,7 +135,7 @@ class StepTimeout(RunError, TimeoutError):
         return f"step {self.step!r} took longer than its timeout of {self.seconds:g} s"
 
 
-@dataclass(eq=False)
+@facts
 class StepCrashed(RunError):
     step: str
 
@@ -144,7 +143,7 @@ class StepCrashed(RunError):
         return f"step {self.step!r} killed the process that it ran in"
 
 
-@dataclass(eq=False)
+@facts
 class ReceiveTimeout(RunError, TimeoutError):
     name: str
 
@@ -152,7 +151,7 @@ class ReceiveTimeout(RunError, TimeoutError):
         return f"no message {self.name!r} came in time; receive(..., default=...) returns a value instead"
 
 
-@dataclass(eq=False)
+@facts
 class StepMismatch(RunError):
     run_id: str
     step: str
@@ -167,7 +166,7 @@ class StepMismatch(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class StepOutsideRun(RunError):
     step: str
     where: str
@@ -180,7 +179,7 @@ class StepOutsideRun(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class BlockingCall(RunError):
     what: str
     instead: str
@@ -189,7 +188,7 @@ class BlockingCall(RunError):
         return f"{self.what!r} would block the event loop that this workflow runs on; write {self.instead}"
 
 
-@dataclass(eq=False)
+@facts
 class NotInRun(RunError):
     what: str
 
@@ -200,7 +199,7 @@ class NotInRun(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class TransactionMisused(RunError):
     verb: str
 
@@ -216,7 +215,7 @@ class TransactionMisused(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class CompensationFailed(RunError):
     step: str
     message: str
@@ -225,7 +224,7 @@ class CompensationFailed(RunError):
         return f"the compensation of step {self.step!r} failed: {self.message}; run.resume() tries it again"
 
 
-@dataclass(eq=False)
+@facts
 class TooManyRecoveries(RunError):
     node: str
     recoveries: int
@@ -237,7 +236,7 @@ class TooManyRecoveries(RunError):
         )
 
 
-@dataclass(eq=False)
+@facts
 class ReadinessOverflow(RunError):
     run_id: str
     node: str
