@@ -2,60 +2,67 @@
 
 import detent
 from detent import step, workflow
+
+A part of it is loaded when one of its names is first asked for: a program that only describes steps
+and workflows need not wait for databases, workers and asyncio.
 """
 
-from . import aio
-from .aio import AsyncApp, AsyncRun
-from .app import App, Run
-from .context import Context
-from .deciders import Decider, EffectContext, Transition, upcaster
-from .decisions import Decision, Recorded, Timer, TimerCancelled
-from .declaring import PREVIOUS
-from .durable import (
-    now,
-    patched,
-    publish,
-    random,
-    receive,
-    send,
-    sleep,
-    sleep_until,
-    step_guard,
-    uuid,
-)
-from .engine.machines import InstanceView
-from .errors import (
-    AlreadyRunning,
-    CannotReattempt,
-    DeadlineExceeded,
-    DefinitionError,
-    DetentError,
-    GraphInvalid,
-    GraphTampered,
-    InvalidDecision,
-    InvalidInput,
-    InvalidState,
-    MissingJob,
-    PermanentError,
-    ReceiveTimeout,
-    ResultTimeout,
-    RunCanceled,
-    RunConflict,
-    RunNotFound,
-    RunPaused,
-    StepFailed,
-    StepNotDefined,
-    StepTimeout,
-    UnreadableEvent,
-)
-from .functions import FunctionWorkflow, Handle, Step, step, workflow
-from .graphs import Graph, Template, template
-from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
-from .kernel.policies import ExceptionPolicy, Retry
-from .projections import Projection
-from .runtime.transactions import AsyncTransaction, Transaction
-from .runtime.views import AsyncView, View
-from .workflows import Workflow, cancel_if, job_options, on_exception, task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import aio
+    from .aio import AsyncApp, AsyncRun
+    from .app import App, Run
+    from .context import Context
+    from .deciders import Decider, EffectContext, Transition, upcaster
+    from .decisions import Decision, Recorded, Timer, TimerCancelled
+    from .declaring import PREVIOUS
+    from .durable import (
+        now,
+        patched,
+        publish,
+        random,
+        receive,
+        send,
+        sleep,
+        sleep_until,
+        step_guard,
+        uuid,
+    )
+    from .engine.machines import InstanceView
+    from .errors import (
+        AlreadyRunning,
+        CannotReattempt,
+        DeadlineExceeded,
+        DefinitionError,
+        DetentError,
+        GraphInvalid,
+        GraphTampered,
+        InvalidDecision,
+        InvalidInput,
+        InvalidState,
+        MissingJob,
+        PermanentError,
+        ReceiveTimeout,
+        ResultTimeout,
+        RunCanceled,
+        RunConflict,
+        RunNotFound,
+        RunPaused,
+        StepFailed,
+        StepNotDefined,
+        StepTimeout,
+        UnreadableEvent,
+    )
+    from .functions import FunctionWorkflow, Handle, Step, step, workflow
+    from .graphs import Graph, Template, template
+    from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
+    from .kernel.policies import ExceptionPolicy, Retry
+    from .projections import Projection
+    from .runtime.transactions import AsyncTransaction, Transaction
+    from .runtime.views import AsyncView, View
+    from .workflows import Workflow, cancel_if, job_options, on_exception, task
 
 __version__ = "0.1.0"
 
@@ -132,3 +139,47 @@ __all__ = [
     "uuid",
     "workflow",
 ]
+
+# Where each name lives; type checkers read the same in the imports above.
+_HOMES = {
+    "aio": "AsyncApp AsyncRun",
+    "app": "App Run",
+    "context": "Context",
+    "deciders": "Decider EffectContext Transition upcaster",
+    "decisions": "Decision Recorded Timer TimerCancelled",
+    "declaring": "PREVIOUS",
+    "durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
+    "engine.machines": "InstanceView",
+    "errors": (
+        "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
+        "GraphTampered InvalidDecision InvalidInput InvalidState MissingJob PermanentError "
+        "ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused StepFailed "
+        "StepNotDefined StepTimeout UnreadableEvent"
+    ),
+    "functions": "FunctionWorkflow Handle Step step workflow",
+    "graphs": "Graph Template template",
+    "kernel.machine": "StateInfo StateMachineView TransitionInfo",
+    "kernel.policies": "ExceptionPolicy Retry",
+    "projections": "Projection",
+    "runtime.transactions": "AsyncTransaction Transaction",
+    "runtime.views": "AsyncView View",
+    "workflows": "Workflow cancel_if job_options on_exception task",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+_PARTS = {home.partition(".")[0] for home in _HOMES}
+
+
+if not TYPE_CHECKING:  # who checks types shall not believe that we have every name
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+            globals()[name] = value  # the next to ask finds it without us
+            return value
+        if name in _PARTS:
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ the run to carry the call out, record it, or answer it from the journal.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 import threading
@@ -569,6 +568,8 @@ async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 def _run_plainly(value: Any) -> Any:
+    import asyncio  # dear to load, and rarely wanted here
+
     return asyncio.run(value)
 
 
