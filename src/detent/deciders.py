@@ -65,8 +65,7 @@ class EffectContext(Context):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Upcaster:
+class Upcaster(msgspec.Struct, frozen=True):
     """Turns the stored data of an event into that of its next version, or of another type."""
 
     type: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from .clock import span_micros
 from .errors import DefinitionError
@@ -28,8 +29,7 @@ PREVIOUS: Final = _Previous()
 UNSET: Final[Any] = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is declared of a node, as it was written."""
 
     chained: bool = True  # a step: it has a place in the chain; a task has none
@@ -48,7 +48,7 @@ class NodeOptions:
     def given(self) -> list[str]:
         """The options that make sense only for a node."""
         plain = NodeOptions(chained=self.chained)
-        names = [name for name in self.__dataclass_fields__ if name not in ("chained", "on_exception")]
+        names = [name for name in self.__struct_fields__ if name not in ("chained", "on_exception")]
         return [name for name in names if getattr(self, name) is not getattr(plain, name)]
 
     @property

@@ -512,7 +512,7 @@ class StepMaker:
     """`step(...)` with options, waiting for its function.  With `job=` a class needs none."""
 
     def __init__(self, options: dict[str, Any], *, chained: bool) -> None:
-        known = set(NodeOptions.__dataclass_fields__) - {"chained"}
+        known = set(NodeOptions.__struct_fields__) - {"chained"}
         given = {name: value for name, value in options.items() if name in known}
         self.node = NodeOptions(chained=chained, **given)
         self._options = {name: value for name, value in options.items() if name not in known}
@@ -524,7 +524,7 @@ class StepMaker:
     def __call__(self, function: Callable[P, R]) -> Step[P, R]:
         unknown = [name for name in self._options if name not in _STEP_OPTIONS]
         if unknown:
-            known = ", ".join(sorted(_STEP_OPTIONS | set(NodeOptions.__dataclass_fields__) - {"chained"}))
+            known = ", ".join(sorted(_STEP_OPTIONS | set(NodeOptions.__struct_fields__) - {"chained"}))
             raise Step(function)._error(f"has no option {unknown[0]!r}; there are {known}")
         return Step(function, node=self.node, **self._options)
 

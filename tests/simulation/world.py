@@ -4,7 +4,6 @@ Workers are plain objects that claim from a real store and settle through it.  N
 time is a number that only `tick` moves.
 """
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -337,7 +336,7 @@ class World:
         graph, text = compiled(document)
 
         def act() -> None:
-            course = dataclasses.replace(self.operators_course(), graph=graph)
+            course = msgspec.structs.replace(self.operators_course(), graph=graph)
             self.store.replace_graph(self.id, text, course=course, now=self.now)
 
         if self.tried(act):

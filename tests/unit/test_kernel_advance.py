@@ -75,7 +75,7 @@ def advance(graph: Graph, inbox: Memory | None = None, **given: Any) -> Advance:
         "now": NOW,
         "methods": False,
     }
-    held = {name: fields.pop(name) for name in list(fields) if name in RunFacts.__slots__}
+    held = {name: fields.pop(name) for name in list(fields) if name in RunFacts.__struct_fields__}
     return Advance(graph, RunFacts(**(facts | held)), Values(Codec()), inbox or Memory(), **fields)
 
 

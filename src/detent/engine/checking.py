@@ -10,8 +10,9 @@ of a decider's instance are read and folded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from ..clock import from_micros
 from ..errors import DetentError, MissingJob, StepNotDefined, UnknownDefinition
@@ -32,8 +33,7 @@ class Verdict(StrEnum):
     LEFT_BEHIND = "left behind"  # it pauses, drifts, or nobody can run it
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True):
     """A run that would notice the deploy, and how."""
 
     run_id: str

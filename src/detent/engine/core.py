@@ -524,7 +524,7 @@ class Engine:
     def _fork_graph(self, row: RunRow, from_node: str, options: Options) -> Start:
         run, chosen = fork_row(self.services, row, options)
         course = self.services.courses.of_row(row)
-        course = dataclasses.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
+        course = msgspec.structs.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
         text = self.store.graph(row.id) if row.frozen_at is not None else None
         start = fork_graph(course, row, self.store.executions(row.id), from_node, run, text)
         start.chosen = chosen

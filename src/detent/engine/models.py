@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
 
-@dataclass(frozen=True, slots=True)
-class Hero:
+class Hero(msgspec.Struct, frozen=True):
     """A hero that the app only knows by name."""
 
     type: str

@@ -10,9 +10,10 @@ The order is newest first.  A page continues exactly behind a run, `cursor=`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+import msgspec
 
 from ..clock import span_micros, to_micros
 from ..errors import ConfigurationError, RunNotFound
@@ -103,7 +104,7 @@ class Walk:
     def next_page(self) -> list[RunRow]:
         """The next runs; `over` says whether these were the last."""
         size = PAGE if self._left is None else min(PAGE, self._left)
-        rows = _listed(self._engine, replace(self._wanted, limit=size), self._cursor)
+        rows = _listed(self._engine, msgspec.structs.replace(self._wanted, limit=size), self._cursor)
         if self._left is not None:
             self._left -= len(rows)
         self.over = len(rows) < size or self._left == 0
@@ -114,8 +115,8 @@ class Walk:
 
 def _listed(engine: Engine, wanted: Wanted, cursor: RunFacts | str | None) -> list[RunRow]:
     _ = engine.services  # open
-    wanted = replace(wanted, beyond=_place(engine, cursor))
-    return engine.store.runs(**{name: getattr(wanted, name) for name in Wanted.__slots__})
+    wanted = msgspec.structs.replace(wanted, beyond=_place(engine, cursor))
+    return engine.store.runs(**{name: getattr(wanted, name) for name in Wanted.__struct_fields__})
 
 
 def _place(engine: Engine, cursor: RunFacts | str | None) -> tuple[int, str] | None:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from ..errors import DeadEnd, DetentError, ExpressionError, ReadinessOverflow
 from .ancestry import ancestry_hash
@@ -47,16 +48,14 @@ class Inbox(Protocol):
     def items(self, spread: str, number: int) -> Iterable[tuple[str, str | None, str | None]]: ...
 
 
-@dataclass(slots=True)
-class Count:
+class Count(msgspec.Struct):
     """How many of the predecessors of a node have settled."""
 
     settled: int
     required: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a node's execution takes from its run."""
 
     id: str
@@ -69,8 +68,7 @@ class RunFacts:
     held: bool = False  # the run is paused: nothing new may be claimed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Course(msgspec.Struct, frozen=True, kw_only=True):
     """By what a run goes on: its graph, how to read its values, and what its nodes take from it.
 
     A worker puts it into the settles of nodes, and the store plans with it.

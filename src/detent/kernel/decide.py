@@ -16,10 +16,10 @@ Nothing here reads a clock, opens a connection, or calls user code.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import field
 
 from .model import NewExecution, NewRun, Operation, RunEnd, Settle
 from .settle import EFFECT, INBOX, TIMER, waiting_state
@@ -105,8 +105,7 @@ class Given(msgspec.Struct, kw_only=True):
     seq: int | None = None  # its place in the inbox, if it comes from there
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """A decision, encoded."""
 
     events: Sequence[Coded]
@@ -235,8 +234,7 @@ def instance_run(mind: Mind, run_id: str, instance: str, now: int) -> NewRun:
     )
 
 
-@dataclass(slots=True)
-class Followed:
+class Followed(msgspec.Struct):
     """The rows of one turn."""
 
     events: list[EventRow]

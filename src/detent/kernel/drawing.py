@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 FOLDED_FROM = 4  # nodes side by side that have the same neighbours are drawn as one
 
@@ -19,8 +20,7 @@ _COLOURS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(msgspec.Struct, frozen=True):
     """A node, or several that look alike, as it is drawn."""
 
     id: str
@@ -32,8 +32,7 @@ class Drawn:
     shape: str = "job"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """A node as a drawing wants it."""
 
     id: str

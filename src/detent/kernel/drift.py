@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+from msgspec import field
 
 from .journal import POINTS
 from .model import Error, RunRow, RunState, Step
@@ -59,8 +59,7 @@ class Kind(StrEnum):
     STUCK = "stuck"  # the code did not come to rest
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One place where the code does not follow the record; `step` is None for the run as a whole."""
 
     kind: Kind
@@ -83,8 +82,7 @@ class End(StrEnum):
     STUCK = "stuck"
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """What came of a replay: where it ended, and the differences that it met."""
 
     run_id: str
@@ -95,8 +93,7 @@ class Replay:
     differences: tuple[Difference, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """A run as it was recorded."""
 
     row: RunRow
@@ -152,8 +149,7 @@ class Recording:
         return sorted(found, key=lambda step: (step.started_at or step.finished_at or 0, step.seq))
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(msgspec.Struct):
     """What a replay has seen."""
 
     end: End = End.STUCK

@@ -16,7 +16,9 @@ Readiness is recounted from what is done; nothing that is done runs again.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import field
 
 from .advance import Count
 from .graph import END, RESULT, SPREAD, Graph
@@ -24,8 +26,7 @@ from .model import SCHEDULED_STATES, ExecutionState
 from .settle import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(msgspec.Struct, frozen=True):
     """The latest attempt at a node."""
 
     node: str
@@ -63,8 +64,7 @@ class Past:
         return by_error or self.outcome == Outcome.PAUSED_BY_FLOW_CONTROL
 
 
-@dataclass(slots=True)
-class Healing:
+class Healing(msgspec.Struct):
     """What is to be done with a run."""
 
     gone: list[str] = field(default_factory=list)  # done, and not in the graph any more

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from .decide import EventRow, Mind
 from .drawing import quoted
 
@@ -53,8 +55,7 @@ class StateInfo:
     seen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryStep:
+class HistoryStep(msgspec.Struct, frozen=True):
     """One decision of an instance: the input that led to it, and the statuses before and after."""
 
     sequence: int  # of its first event

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
@@ -27,8 +26,7 @@ from .spawning import claimed_of, new_run
 Startable = Definition[Any, Any] | Blueprint | Graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """How a run begins, apart from its arguments."""
 
     id: str

@@ -10,7 +10,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Protocol
@@ -299,10 +298,10 @@ def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
 def pyformat(statements: Any) -> Any:
     """All statements, for drivers that write parameters as `%(name)s`."""
     changed = {}
-    for each in fields(statements):
-        value = getattr(statements, each.name)
-        changed[each.name] = named_to_pyformat(value) if isinstance(value, str) else pyformat(value)
-    return replace(statements, **changed)
+    for name in statements.__struct_fields__:
+        value = getattr(statements, name)
+        changed[name] = named_to_pyformat(value) if isinstance(value, str) else pyformat(value)
+    return msgspec.structs.replace(statements, **changed)
 
 
 @lru_cache(maxsize=1024)  # some statements are put together anew each time they are asked

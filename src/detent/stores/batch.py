@@ -10,9 +10,10 @@ An operation whose lease is lost is answered as stale; its neighbours go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+from msgspec import field
 from msgspec.structs import replace
 
 from ..errors import AlreadyRunning, InvalidState, RunConflict, RunNotFound
@@ -50,8 +51,7 @@ HANDED_ON = frozenset({NODE, *LETTERS})  # the kinds that our own worker may tak
 Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its delivery
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What a batch has read, under its locks, before it decides anything."""
 
     alive: set[str]  # workers in office
@@ -65,8 +65,7 @@ class Seen:
         return self.runs[run_id].state if ended is None else str(ended["state"])
 
 
-@dataclass
-class Applied:
+class Applied(msgspec.Struct):
     """The answers, one for each operation, and whom to tell."""
 
     answers: list[Any]
@@ -276,8 +275,7 @@ def _ask_known(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str
     return lambda: {row[0]: (row[1], row[2]) for row in asked()}
 
 
-@dataclass(frozen=True)
-class Plans:
+class Plans(msgspec.Struct, frozen=True):
     """What the operations of a batch are planned with."""
 
     seen: Seen

@@ -7,8 +7,10 @@ at unique keys and in MySQL's gaps, two transactions then wait in one direction.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
+from msgspec import field
 
 from ..kernel.advance import Advance
 from ..kernel.journal import FINAL
@@ -29,8 +31,7 @@ from .canceling import cancel_rest, wake_waiting
 from .listing import attribute_rows
 
 
-@dataclass
-class Changes:
+class Changes(msgspec.Struct):
     """What a batch writes, gathered per table."""
 
     runs: list[NewRun] = field(default_factory=list)

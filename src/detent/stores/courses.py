@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from ..kernel.advance import Advance, Count
 from ..kernel.graph import END, Graph
@@ -97,7 +98,7 @@ class Going:
             )
         elif op.now > advance.facts.now:
             # What this settle makes ready cannot begin before it, whoever came first in the batch.
-            advance.facts = replace(advance.facts, now=op.now)
+            advance.facts = msgspec.structs.replace(advance.facts, now=op.now)
         return advance
 
     def _recounted(self, op: Settle, *, held: bool) -> tuple[str, RunEnd | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..kernel.decide import EventRow, InputRow, NewInput, SnapshotRow
 from .dialect import Dialect, columns_of, insert
@@ -11,8 +11,7 @@ from .graph_statements import KEYS, ON_KEY
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
 
 
-@dataclass(frozen=True, slots=True)
-class DeciderStatements:
+class DeciderStatements(msgspec.Struct, frozen=True):
     """Instances, events, inputs, timers, dead letters."""
 
     insert_instances: str

@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+from msgspec import field
 from msgspec.structs import replace
 
 from ..errors import InvalidState, RunConflict
@@ -49,8 +50,7 @@ _ACTIVE = frozenset({"ready", "timer", "parked", "held", "executing"})
 Key = tuple[str, str]  # a run, and a timer's key
 
 
-@dataclass
-class Instance:
+class Instance(msgspec.Struct):
     """An instance that we hold the lock of, as the operations so far have left it."""
 
     mind: Mind
@@ -63,8 +63,7 @@ class Instance:
     moved: bool = False
 
 
-@dataclass
-class _Planned:
+class _Planned(msgspec.Struct):
     """A turn that is taken, and not written down yet: what it cancels must be known first."""
 
     instance: Instance
@@ -73,8 +72,7 @@ class _Planned:
     now: int
 
 
-@dataclass
-class Brought:
+class Brought(msgspec.Struct):
     """What the decisions of a batch bring, beside rows."""
 
     runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, for whoever takes their effects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..kernel.model import EndedExecution, GraphPart, Readiness
 from .dialect import Dialect, columns_of, insert
@@ -12,8 +12,7 @@ KEYS = ("run_id", "node", "attempt")
 ON_KEY = "t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt"
 
 
-@dataclass(frozen=True, slots=True)
-class GraphStatements:
+class GraphStatements(msgspec.Struct, frozen=True):
     """Counting, values, waits for other runs, healing."""
 
     insert_ended: str

@@ -20,10 +20,10 @@ The rest are conditions on the runs that it meets, until there are `limit` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from ..kernel.model import Attribute, NewRun, RunRow
 from .base import Tx, batch
@@ -34,8 +34,7 @@ _KINDS: dict[str, type[Attribute]] = {"text": str, "number": int, "flag": bool}
 _COLUMNS = ("type", "queue", "parent", "hero_type", "hero_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a listing asks for; None does not matter.  Times are microseconds."""
 
     limit: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from importlib import resources
+
+import msgspec
 
 from ..errors import MigrationChanged, SchemaTooNew, SchemaTooOld
 from .base import Tx
@@ -22,8 +23,7 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True):
     version: int
     name: str
     text: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..kernel.project import ProjectionRow
 from .dialect import Dialect, columns_of
@@ -12,8 +12,7 @@ ITEM = ("projection", "generation", "item_key")
 _ALL = columns_of(ProjectionRow)
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectionStatements:
+class ProjectionStatements(msgspec.Struct, frozen=True):
     """Generations, checkpoints, and what is kept by key."""
 
     generations: str

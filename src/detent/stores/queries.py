@@ -6,7 +6,7 @@ the order, newest first; what else is asked is a condition on each run that it m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from .dialect import Dialect
 from .statements import ACTIVE, EXECUTING, whole_run
@@ -34,8 +34,7 @@ _IDLE = f"""NOT EXISTS (SELECT 1 FROM detent_executions e
 _EXPIRED = f"r.kind <> 'decider' AND r.state IN {FINAL} AND r.finished_at < :before AND {_IDLE}"
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
+class Queries(msgspec.Struct, frozen=True):
     """All of them; a dialect that lacks one does not type-check."""
 
     insert_attributes: str

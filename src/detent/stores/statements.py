@@ -12,7 +12,7 @@ MySQL 8.0 and MariaDB 10.6+ all understand; none of it needs session state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
 from .decider_statements import DeciderStatements, build_deciders
@@ -26,8 +26,7 @@ ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
 FINAL_STEP = "('completed', 'failed')"
 
 
-@dataclass(frozen=True, slots=True)
-class Statements:
+class Statements(msgspec.Struct, frozen=True):
     """All of them; a dialect that lacks one does not type-check."""
 
     # Batches

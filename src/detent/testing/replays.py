@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,4 +92,4 @@ def _at_home(recording: Recording, workflow: FunctionWorkflow[Any, Any]) -> Reco
 
     steps = tuple(replace(step, error=moved(step.error)) for step in recording.steps)
     row = replace(recording.row, error=moved(recording.row.error))
-    return dataclasses.replace(recording, row=row, steps=steps)
+    return replace(recording, row=row, steps=steps)
