@@ -234,7 +234,7 @@ def test_many_orphans_go_back_in_one_burial(store: SqlStore) -> None:
 def test_a_pulse_tells_who_is_in_office_and_what_is_due(store: SqlStore) -> None:
     enlist(store, "w1", "w2")
     quiet = store.pulse(now=NOW)
-    assert {(id, lock) for id, lock, _ in quiet.workers} == {
+    assert {(id, lock) for id, lock, _, _ in quiet.workers} == {
         ("w1", worker_row("w1").lock_no),
         ("w2", worker_row("w2").lock_no),
     }
@@ -265,5 +265,5 @@ def test_a_pulse_and_a_lease_are_by_the_same_clock(store: SqlStore) -> None:
     enlist(store, "w1")
     now = store.pulse(now=NOW).now
     store.renew("w1", lease=30 * SECOND, now=now)
-    [(_, _, until)] = store.pulse(now=now).workers
+    [(_, _, until, _)] = store.pulse(now=now).workers
     assert now < until <= store.pulse(now=now + SECOND).now + 30 * SECOND

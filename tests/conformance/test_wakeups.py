@@ -3,17 +3,21 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from detent.clock import SystemClock
 from detent.kernel.model import Start, WorkerRow
-from detent.stores.base import Listener, Office
+from detent.stores.base import Listener, Office, Tx
 from detent.stores.mysql import MySqlListener
 from detent.stores.neighbours import LockFiles
 from detent.stores.sql import SqlStore
+from detent.worker.heart import Heart
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -229,6 +233,114 @@ def test_a_sign_of_life_that_was_cut_off_is_renewed(
     ours.doubt()
     ours.take(worker)
     assert theirs.vacant([worker]) == set()
+
+
+def test_a_pulse_sees_who_is_in_office_as_far_as_the_database_can(
+    store: SqlStore, offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+) -> None:
+    ours, _ = offices
+    for row in (worker, nobody):
+        store.register(row)
+    ours.take(worker)
+    held = {id: held for id, _, _, held in store.pulse(now=NOW).workers}
+    assert held == {worker.id: store.dialect != "sqlite", nobody.id: False}
+    ours.leave()
+    eventually(lambda: not any(row[3] for row in store.pulse(now=NOW).workers), "the lock is seen to be gone")
+
+
+# -- The heart --------------------------------------------------------------------------------------
+
+
+def heart_of(store: SqlStore, worker: WorkerRow, on_lost: Callable[[], WorkerRow]) -> Heart:
+    """In office, but beating only when it is told to."""
+    heart = Heart(
+        store,
+        SystemClock(),
+        worker,
+        lease=30 * SECOND,
+        max_recoveries=5,
+        look=lambda: store.pulse(now=time.time_ns() // 1000),
+        on_pulse=lambda pulse: None,
+        on_rescue=lambda again: None,
+        on_lost=on_lost,
+    )
+    heart._office.take(worker)
+    store.register(worker)
+    store.renew(worker.id, lease=30 * SECOND, now=time.time_ns() // 1000)
+    heart._renewed = time.monotonic()
+    return heart
+
+
+@pytest.fixture
+def hearts(
+    store: SqlStore, rival: SqlStore, worker: WorkerRow, nobody: WorkerRow
+) -> Iterator[tuple[Heart, Heart]]:
+    """Two workers that live; neither is ever taken out of office."""
+
+    def never() -> WorkerRow:
+        raise AssertionError("a worker that lives was thought dead")
+
+    pair = heart_of(store, worker, never), heart_of(rival, nobody, never)
+    yield pair
+    for heart in pair:
+        heart._office.leave()
+
+
+def test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_second_beat(
+    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow, nobody: WorkerRow
+) -> None:
+    mine, other = hearts
+    mine.beat()
+    cut_off(store, mine._office)
+    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    mine.beat()
+    mine.beat()
+    assert other._office.vacant([worker]) == set()
+
+
+def test_who_is_seen_to_live_costs_no_more_than_the_pulse(
+    store: SqlStore, hearts: tuple[Heart, Heart], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(tx: Tx, statement: str, **parameters: Any) -> Any:
+            statements.append(statement)
+            return method(tx, statement, **parameters)
+
+        return call
+
+    def looked(*_: Any) -> set[str]:
+        statements.append("a look of the office")
+        return set()
+
+    monkeypatch.setattr(Tx, "run", counted(Tx.run))
+    monkeypatch.setattr(Tx, "query", counted(Tx.query))
+    office = hearts[0]._office
+    if not isinstance(office, LockFiles):  # which asks the file system, not the database
+        monkeypatch.setattr(office, "_alive", looked)
+        monkeypatch.setattr(office, "vacant", looked)
+    for _ in range(3):
+        hearts[0].beat()
+    assert statements == [store.driver.statements.pulse] * 3
+
+
+def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: Listener) -> None:
+    stop = threading.Event()
+
+    def listen() -> None:
+        while not stop.is_set():
+            listener.wait(listener.longest)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    stop.set()
+
+    def stopped() -> bool:
+        listener.hush()
+        return not thread.is_alive()
+
+    eventually(stopped, "it stops")
 
 
 def cut_off(store: SqlStore, office: Office) -> None:

@@ -48,17 +48,17 @@ class FaultyStore(SqlStore):
         self._pool.close()
         self._guests.close()
 
-    def _again(self, lane: Lane, verb: Callable[[Tx], T]) -> T:
+    def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
         fault, self.fault = self.fault, None
         if fault is None:
-            return super()._again(lane, verb)
+            return super()._again(lane, verb, alone=alone)
         if fault.kind == CUT:
-            super()._again(lane, verb)
+            super()._again(lane, verb, alone=alone)
             raise DatabaseUnavailable(self.driver.name, "cut off")
         try:
-            return super()._again(lane, lambda tx: verb(_FaultyTx(tx, fault)))
+            return super()._again(lane, lambda tx: verb(_FaultyTx(tx, fault)), alone=alone)
         except Deadlock:
-            return super()._again(lane, verb)
+            return super()._again(lane, verb, alone=alone)
 
 
 class _FaultyTx(Tx):

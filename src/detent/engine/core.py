@@ -55,7 +55,7 @@ from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
-from ..stores.base import Trouble
+from ..stores.base import Listener, Trouble
 from ..stores.batch import Applied
 from ..stores.opening import open_store
 from ..stores.sql import SqlStore
@@ -70,7 +70,6 @@ from .starting import check_text, declared_queue, fork_row, fresh_row, plan_fork
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("detent")
-LISTEN = 1.5  # seconds of listening in one piece: each costs a wake-up, on MySQL a query
 
 
 class Engine:
@@ -93,6 +92,7 @@ class Engine:
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
+        self._listener: Listener | None = None
 
     # Opening and closing
 
@@ -149,6 +149,9 @@ class Engine:
             if self._deaf is not None:
                 self._deaf.set()  # it ends by itself, at the end of its present piece
                 self._deaf = None
+                if self._listener is not None:
+                    self._listener.hush()
+                    self._listener = None
             if worker is not None:
                 worker.stop()
             if services is not None:
@@ -282,8 +285,10 @@ class Engine:
             try:
                 if listener is None:
                     listener = self.store.driver.listener()
+                    if self._deaf is deaf:
+                        self._listener = listener
                     self._heard("")  # what was said while nobody listened
-                for payload in listener.wait(LISTEN):
+                for payload in listener.wait(listener.longest):
                     if not deaf.is_set():
                         self._heard(payload)
             except Exception as error:

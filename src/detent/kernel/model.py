@@ -479,7 +479,8 @@ class Pulse(_Row):
     """What a worker looks at now and then."""
 
     now: int  # by the database's clock
-    workers: list[tuple[str, int, int]] = []  # id, lock number, end of lease
+    # Id, lock number, end of lease, and whether the database sees that the lock is held; files it cannot see.
+    workers: list[tuple[str, int, int, bool]] = []
     next_due: int | None = None
     head: int = 0  # the position of the newest event
     ready: bool = False

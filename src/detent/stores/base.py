@@ -23,7 +23,7 @@ from .statements import Statements
 
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
-OFFICE_LOOK = 5.0  # seconds between two looks whether our own session still lives
+OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
 STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
@@ -46,6 +46,10 @@ class Office(Protocol):
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         """Those of whom it is known that their process is gone."""
+        ...
+
+    def seen(self) -> None:
+        """The database has just seen our sign of life: there is no need to look after it."""
         ...
 
     def doubt(self) -> None:
@@ -115,8 +119,14 @@ class Offer:
 class Listener(Protocol):
     """Notifications from other processes."""
 
+    longest: float  # seconds that are good for one wait: each costs a wake-up, on MySQL a query
+
     def wait(self, seconds: float) -> list[str]:
         """Payloads that came, waiting at most so long.  An empty payload: something changed."""
+        ...
+
+    def hush(self) -> None:
+        """From another thread: end a wait that would go on for long."""
         ...
 
     def close(self) -> None: ...

@@ -34,6 +34,10 @@ class Dialect(Protocol):
     dead: str  # beside the condition that a letter is dead: what lets the index of those be used
     hero: str  # the condition by which the index finds the active run of a hero
 
+    def held(self, lock_no: str) -> str:
+        """1 where a session surely holds that lock, by which a worker shows that it lives."""
+        ...
+
     def lock(self, alias: str) -> str:
         """Behind a SELECT: lock the rows of that table for writing."""
         ...

@@ -268,9 +268,9 @@ def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:
     found = Pulse(now=now)
     running = batch([{"id": run} for run in runs])
     facts = {"now": now, "floor": trail.timers, "look": int(not trail.dear)}
-    for kind, text, number, other in tx.query(tx.sql.pulse, rows=running, **facts):
+    for kind, text, number, other, held in tx.query(tx.sql.pulse, rows=running, **facts):
         if kind == "worker":
-            found.workers.append((text, number, other))
+            found.workers.append((text, number, other, bool(held)))
         elif kind == "now":
             found.now = number
         elif kind == "due":

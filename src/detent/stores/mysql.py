@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -69,6 +69,9 @@ class MySqlDialect:
         "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"
         " LENGTH(:hero_type), :hero_type, :hero_id), 256)"
     )
+
+    def held(self, lock_no: str) -> str:
+        return f"COALESCE(IS_USED_LOCK(CONCAT('detent.', {lock_no})), 0) <> 0"
 
     def lock(self, alias: str) -> str:
         return "FOR UPDATE"  # a JSON_TABLE has no rows to lock
@@ -313,12 +316,13 @@ class MySqlDriver:
 class MySqlListener:
     """Sleeps in the server; whoever has news kills the sleep, not the session."""
 
-    poll = 1.5
+    longest = 20.0
     # News that came between two sleeps found nobody to wake, and often more news follows the first:
     # after a call the next sleeps are short.
     polls_after_news = (0.02, 0.1, 0.5)
 
     def __init__(self, driver: MySqlDriver) -> None:
+        self._driver = driver
         self._own = driver.own
         self._connection = driver.connect()
         self._own.add(self._connection.thread_id())
@@ -326,7 +330,7 @@ class MySqlListener:
 
     def wait(self, seconds: float) -> list[str]:
         after_news = bool(self._polls)
-        called = self._sleep(min(seconds, self._polls.pop(0) if after_news else self.poll))
+        called = self._sleep(min(seconds, self._polls.pop(0) if after_news else self.longest))
         if called:
             self._polls = list(self.polls_after_news)
         return [""] if called or after_news else []
@@ -341,6 +345,14 @@ class MySqlListener:
                 if not error.args or error.args[0] != _INTERRUPTED:
                     raise
                 return True
+
+    def hush(self) -> None:
+        """A session that sleeps would stay in the server until it wakes, though its process were gone."""
+        with suppress(pymysql.MySQLError, DatabaseUnavailable):
+            connection = self._driver.connect()
+            with connection.cursor() as cursor:
+                cursor.execute(f"KILL QUERY {int(self._connection.thread_id())}")
+            connection.close()
 
     def close(self) -> None:
         self._own.discard(self._connection.thread_id())
@@ -368,6 +380,9 @@ class NamedLocks:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
+
+    def seen(self) -> None:
+        self._sure_until = time.monotonic() + OFFICE_LOOK
 
     def doubt(self) -> None:
         self._sure_until = 0.0

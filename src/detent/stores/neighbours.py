@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +91,8 @@ class _Database(Protocol):
 class Ear:
     """Listens on a socket of our own, and looks at the file's version now and then."""
 
+    longest = 1.5
+
     def __init__(self, database: _Database) -> None:
         self._database = database
         self._neighbours = database.neighbours
@@ -109,12 +112,15 @@ class Ear:
     def wait(self, seconds: float) -> list[str]:
         deadline = time.monotonic() + seconds
         while True:
-            wait = max(0.0, min(_POLL, deadline - time.monotonic()))
-            heard = self._hear(wait)
+            now = time.monotonic()
+            heard = self._hear(max(0.0, min(_POLL, deadline - now)))
             if heard or self._changed():
                 return heard or [""]
             if time.monotonic() >= deadline:
                 return []
+
+    def hush(self) -> None:
+        """It waits for so short a time that it ends by itself."""
 
     def _changed(self) -> bool:
         """Whether others have written to the file.
@@ -153,9 +159,17 @@ class Ear:
 class Silence:
     """A database in memory has no other processes."""
 
+    longest = 1.5
+
+    def __init__(self) -> None:
+        self._hushed = threading.Event()
+
     def wait(self, seconds: float) -> list[str]:
-        time.sleep(min(seconds, 0.02))
+        self._hushed.wait(seconds)
         return []
+
+    def hush(self) -> None:
+        self._hushed.set()
 
     def close(self) -> None:
         pass
@@ -185,6 +199,9 @@ class LockFiles:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if not self._locked(self._path(worker.id))}
+
+    def seen(self) -> None:
+        pass
 
     def doubt(self) -> None:
         """The kernel holds our lock as long as we live, whatever became of the database."""
@@ -230,6 +247,9 @@ class NoOffice:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
+
+    def seen(self) -> None:
+        pass
 
     def doubt(self) -> None:
         pass

@@ -49,6 +49,11 @@ _RETRY = ("40", "55P03", "57014")
 _GONE = ("08", "57P", "53", "58", "25006", "25P03")
 _CHANNEL = "detent"
 _TYPES = {"int": "bigint", "long": "text", "text": "text"}
+_HELD_LOCKS = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
+    " WHERE locktype = 'advisory' AND granted"
+    "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _MIGRATION_LOCK = 0x6465_7465_6E74  # "detent"
 
 
@@ -61,6 +66,9 @@ class PostgresDialect:
     hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
     dead = ""
     hero = ACTIVE_HERO
+
+    def held(self, lock_no: str) -> str:
+        return f"CASE WHEN {lock_no} IN ({_HELD_LOCKS}) THEN 1 ELSE 0 END"
 
     def lock(self, alias: str) -> str:
         return f"FOR UPDATE OF {alias}"
@@ -258,6 +266,8 @@ class PostgresDriver:
 
 
 class PostgresListener:
+    longest = 1.5
+
     def __init__(self, driver: PostgresDriver) -> None:
         self._own = driver.own
         self._connection = driver.connect()
@@ -266,6 +276,9 @@ class PostgresListener:
     def wait(self, seconds: float) -> list[str]:
         notices = self._connection.notifies(timeout=seconds, stop_after=1)
         return [notice.payload for notice in notices if notice.pid not in self._own]
+
+    def hush(self) -> None:
+        """It waits for so short a time that it ends by itself."""
 
     def close(self) -> None:
         self._connection.close()
@@ -306,17 +319,12 @@ class AdvisoryLocks:
         return self._connection
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        rows = (
-            self._open()
-            .execute(
-                "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
-                " WHERE locktype = 'advisory' AND granted"
-                "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            )
-            .fetchall()
-        )
+        rows = self._open().execute(_HELD_LOCKS).fetchall()
         held = {row[0] for row in rows}
         return {worker.id for worker in workers if worker.lock_no not in held}
+
+    def seen(self) -> None:
+        self._sure_until = time.monotonic() + OFFICE_LOOK
 
     def doubt(self) -> None:
         self._sure_until = 0.0
@@ -331,11 +339,14 @@ class AdvisoryLocks:
 class Pause:
     """Where nobody can call us: look again after a while."""
 
-    poll = 0.25
+    longest = 0.25
 
     def wait(self, seconds: float) -> list[str]:
-        time.sleep(min(seconds, self.poll))
+        time.sleep(min(seconds, self.longest))
         return [""]
+
+    def hush(self) -> None:
+        """It waits for so short a time that it ends by itself."""
 
     def close(self) -> None:
         pass
@@ -349,6 +360,9 @@ class LeaseOnly:
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
+
+    def seen(self) -> None:
+        pass
 
     def doubt(self) -> None:
         pass

@@ -174,8 +174,13 @@ class SqlStore:
 
         Leases are kept by the database's clock where it has one: machines disagree.
         """
+        # One statement is a transaction by itself; but those on SQLite are counted by their beginnings.
         return bool(
-            self._again(self._beats, lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease=lease))
+            self._again(
+                self._beats,
+                lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease=lease),
+                alone=self.dialect != "sqlite",
+            )
         )
 
     def bury(
@@ -521,11 +526,11 @@ class SqlStore:
         self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
         return answer
 
-    def _again(self, lane: Lane, verb: Callable[[Tx], T]) -> T:
+    def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
         """Run a verb in a transaction; a deadlock or a busy database means: once more."""
         for attempt in range(RETRIES):
             try:
-                with lane.transaction() as tx:
+                with lane.autocommit() if alone else lane.transaction() as tx:
                     return verb(tx)
             except Exception as error:
                 if attempt == RETRIES - 1 or self.driver.trouble(error) is not Trouble.RETRY:

@@ -247,19 +247,19 @@ VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_un
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
         pulse=f"""
-SELECT 'worker', id, lock_no, lease_until FROM detent_workers
+SELECT 'worker', id, lock_no, lease_until, {d.held("lock_no")} FROM detent_workers
 UNION ALL
-SELECT 'now', '', {d.server_now}, 0
+SELECT 'now', '', {d.server_now}, 0, 0
 UNION ALL
-SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0 FROM detent_executions
+SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0, 0 FROM detent_executions
  WHERE state = 'timer' AND scheduled_for >= :floor
 UNION ALL
-SELECT 'head', '', COALESCE(MAX(value), 0), 0 FROM detent_counters WHERE name = 'events'
+SELECT 'head', '', COALESCE(MAX(value), 0), 0, 0 FROM detent_counters WHERE name = 'events'
 UNION ALL
-SELECT 'ready', '', COUNT(*), 0
+SELECT 'ready', '', COUNT(*), 0, 0
   FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' AND :look > 0 LIMIT 1) AS one
 UNION ALL
-SELECT r.state, r.id, 0, 0
+SELECT r.state, r.id, 0, 0, 0
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state IN ('paused', 'canceled') AND :now > 0""",

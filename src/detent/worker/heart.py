@@ -18,7 +18,7 @@ from ..stores.base import Trouble
 from ..stores.sql import SqlStore
 
 log = logging.getLogger("detent.worker")
-BEAT = 1.25  # seconds; a worker is dead when two looks in a row say so
+BEAT = 1.4  # seconds; a worker is dead when two looks in a row say so
 RETRY = 0.25  # seconds between two tries to reach a lost database
 
 
@@ -87,9 +87,14 @@ class Heart:
         """One look at the world."""
         self._office.take(self._worker)
         pulse = self._look()
-        if all(id != self._worker.id for id, _, _ in pulse.workers):
+        mine = [held for id, _, _, held in pulse.workers if id == self._worker.id]
+        if not mine:
             self._lost()
             return
+        if mine[0]:
+            self._office.seen()
+        else:
+            self._office.doubt()
         if time.monotonic() - self._renewed > self._lease / 4e6:
             self._renewed = time.monotonic()
             if not self._store.renew(self._worker.id, lease=self._lease, now=_wall()):
@@ -120,12 +125,14 @@ class Heart:
                 beat_at=0,
                 lease_until=until,
             )
-            for id, lock, until in pulse.workers
+            for id, lock, until, _ in pulse.workers
             if id != self._worker.id
         ]
         if not others:
             return
-        silent = self._office.vacant(others)
+        living = {id for id, _, _, held in pulse.workers if held}
+        unseen = [other for other in others if other.id not in living]
+        silent = self._office.vacant(unseen) if unseen else set()
         expired = {other.id for other in others if other.lease_until < pulse.now}
         # A sign of life may be missing for a moment while a worker reconnects.
         dead = (silent & self._suspects) | expired

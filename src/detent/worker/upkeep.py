@@ -28,10 +28,13 @@ AT_ONCE = 100
 class Upkeep:
     """Looks after runs that nobody's work would come to."""
 
-    def __init__(self, services: Services, *, missing_after: int, poke: Callable[[], None]) -> None:
+    def __init__(
+        self, services: Services, *, missing_after: int, poke: Callable[[], None], idle: Callable[[], bool]
+    ) -> None:
         self._services = services
         self._missing_after = missing_after
         self._poke = poke
+        self._idle = idle  # whether nothing is ready, and so nothing can be ready in vain
         self._stopped = threading.Event()
         self.begun = False  # what comes first is done
         self._thread: threading.Thread | None = None
@@ -49,7 +52,8 @@ class Upkeep:
         self._try(self.heal)
         self.begun = True
         while not self._stopped.wait(EVERY):
-            self._try(self.find_missing)
+            if not self._idle():
+                self._try(self.find_missing)
 
     def _try(self, task: Callable[[], object]) -> None:
         try:

@@ -77,10 +77,13 @@ class Worker:
         self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
         self._trail = Trail()
         self._next_due: int | None = None
+        self._nothing_ready = False  # when the heart looked last
         self._draining = False
         self.alone = False  # no other worker was in office when we looked last
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
-        self.upkeep = Upkeep(services, missing_after=missing_after, poke=self.poke)
+        self.upkeep = Upkeep(
+            services, missing_after=missing_after, poke=self.poke, idle=lambda: self._nothing_ready
+        )
         self.projector = Projector(services)
         self._heart = Heart(
             services.store,
@@ -370,12 +373,13 @@ class Worker:
         return self._services.store.pulse(now=time.time_ns() // 1000, runs=running, trail=self._trail)
 
     def _pulse(self, pulse: Pulse) -> None:
-        self.alone = all(worker == self.id for worker, _, _ in pulse.workers)
+        self.alone = all(worker == self.id for worker, _, _, _ in pulse.workers)
         for run_id, state in pulse.interrupted:
             self.tell(run_id, state)
         self._show_long_steps()
         self.projector.pulse(pulse.head)
         self._next_due = pulse.next_due
+        self._nothing_ready = not pulse.ready and not self._trail.dear  # else it did not look
         due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
         if pulse.ready or due or (self._trail.dear and self._trail.affordable()):
             self.poke()
