@@ -1,6 +1,7 @@
 """Wake-ups and signs of life: how processes on one database hear of each other."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from detent.clock import SystemClock
 from detent.kernel.model import Start, WorkerRow
 from detent.stores.base import Listener, Office, Tx
 from detent.stores.mysql import MySqlListener
-from detent.stores.neighbours import LockFiles
+from detent.stores.neighbours import Ear, LockFiles
 from detent.stores.sql import SqlStore
 from detent.worker.heart import Heart
 from tests.conformance.builders import (
@@ -341,6 +342,18 @@ def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: List
         return not thread.is_alive()
 
     eventually(stopped, "it stops")
+
+
+def test_what_others_write_to_the_file_is_noticed_though_nothing_was_heard_for_long(
+    store: SqlStore, listener: Listener
+) -> None:
+    if not isinstance(listener, Ear):
+        pytest.skip("a server tells it by itself")
+    listener._active -= 3600
+    with sqlite3.connect(store.driver.path) as connection:  # type: ignore[attr-defined]
+        connection.execute("CREATE TABLE somebody_elses (fact)")
+    connection.close()
+    assert listener.wait(15) == [""]
 
 
 def cut_off(store: SqlStore, office: Office) -> None:

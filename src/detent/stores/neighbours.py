@@ -25,6 +25,8 @@ from ..ids import uuid7
 from ..kernel.model import WorkerRow
 
 _POLL = 0.05  # seconds between two looks at data_version
+_IDLE_POLL = 0.2  # the same, when nothing was heard for a while: a look is most of what an idle worker costs
+_LATELY = 5.0  # seconds
 _LONGEST_SOCKET_PATH = 100
 _LONGEST_PAYLOAD = 32_000
 
@@ -102,6 +104,7 @@ class Ear:
         self._socket: socket.socket | None = None
         self._neighbours.folder.mkdir(exist_ok=True)
         self._unsure = False
+        self._active = time.monotonic()  # when others were last heard of
         self._name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
         address = self._neighbours.address(self._name)
         if address is not None:
@@ -113,7 +116,9 @@ class Ear:
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            heard = self._hear(max(0.0, min(_POLL, deadline - now)))
+            heard = self._hear(max(0.0, min(self._pace(now), deadline - now)))
+            if heard:
+                self._active = time.monotonic()
             if heard or self._changed():
                 return heard or [""]
             if time.monotonic() >= deadline:
@@ -121,6 +126,11 @@ class Ear:
 
     def hush(self) -> None:
         """It waits for so short a time that it ends by itself."""
+
+    def _pace(self, now: float) -> float:
+        """How long to listen before the next look; who cannot be called looks often, however quiet it is."""
+        idle = now - self._active > _LATELY and self._socket is not None
+        return _IDLE_POLL if idle else _POLL
 
     def _changed(self) -> bool:
         """Whether others have written to the file.
@@ -134,6 +144,8 @@ class Ear:
         if wrote:
             self._unsure = self._unsure or changed
             return False
+        if changed:
+            self._active = time.monotonic()
         unsure, self._unsure = self._unsure, False
         return changed or unsure
 
