@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
@@ -15,9 +15,6 @@ from .decisions import Recorded, TimerCancelled
 from .engine import Engine, Options, Settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
-from .engine.letters import DeadLetters
-from .engine.machines import Deciders
-from .engine.projecting import Projections
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from .engine.within import join
@@ -28,6 +25,11 @@ from .kernel.ancestry import Broken
 from .kernel.drawing import to_dot, to_mermaid
 from .kernel.model import RunEnd, RunRow, RunState, Start
 from .workflows import Workflow
+
+if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
+    from .engine.letters import DeadLetters
+    from .engine.machines import Deciders
+    from .engine.projecting import Projections
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -227,16 +229,22 @@ class App:
     @property
     def deciders(self) -> Deciders:
         """Looks at deciders: `app.deciders.machine(Order)`, `.instance(Order, "o-1")`, `.inboxes()`."""
+        from .engine.machines import Deciders
+
         return Deciders(self.engine)
 
     @property
     def dead_letters(self) -> DeadLetters:
         """What deciders have given up: `app.dead_letters(Order)`, `.count()`, `.replay(letter)`."""
+        from .engine.letters import DeadLetters
+
         return DeadLetters(self.engine)
 
     @property
     def projections(self) -> Projections:
         """Read models of events: `app.projections.view(Totals)`, `.status()`, `.wait(Totals)`."""
+        from .engine.projecting import Projections
+
         return Projections(self.engine)
 
     def within(self, connection: Any) -> Within:

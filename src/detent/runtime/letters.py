@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ DRAINED = 200  # inputs of an inbox that share a commit
 
 def turn_id() -> str:
     """By which the events of a decision are known again."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 class Letter(Work):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import resources
+import os
 
 import msgspec
 
@@ -35,12 +35,14 @@ class Migration(msgspec.Struct, frozen=True):
 
 def migrations(dialect: str) -> list[Migration]:
     """The migrations of a dialect, in order."""
-    folder = resources.files(__package__) / "migrations" / dialect
+    # Not importlib.resources, which loads much to read packages inside of archives too.
+    folder = os.path.join(os.path.dirname(__file__), "migrations", dialect)
     found = []
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".sql"):
-            version, name = entry.name.removesuffix(".sql").split("_", 1)
-            found.append(Migration(int(version), name, entry.read_text()))
+    for entry in sorted(os.listdir(folder)):
+        if entry.endswith(".sql"):
+            version, name = entry.removesuffix(".sql").split("_", 1)
+            with open(os.path.join(folder, entry), encoding="utf-8") as file:
+                found.append(Migration(int(version), name, file.read()))
     return found
 
 
