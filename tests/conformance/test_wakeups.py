@@ -364,7 +364,7 @@ def cut_off(store: SqlStore, office: Office) -> None:
     connection = office._connection  # type: ignore[attr-defined]
     with store._reading() as tx:
         if store.dialect == "postgres":
-            tx.query("SELECT pg_terminate_backend(%(pid)s)", pid=connection.info.backend_pid)
+            tx.query("SELECT pg_terminate_backend(CAST(%(pid)s AS integer))", pid=connection.info.backend_pid)
         else:
             tx.run(f"KILL {connection.thread_id()}")
 
