@@ -315,4 +315,5 @@ def held_open(store: SqlStore, *operations: Operation) -> Iterator[Tx]:
     """Operations that are applied, and not yet committed."""
     with store._writer.transaction() as tx:
         batch.apply(tx, operations, helpers_wanted=False)
+        tx.query("SELECT 1")  # with it goes what would be sent with the commit
         yield tx

@@ -266,7 +266,7 @@ def _cut_all_connections(store: SqlStore, through: SqlStore) -> None:
         )
     with through._reading() as tx:
         if store.dialect == "postgres":
-            tx.query("SELECT pg_terminate_backend(%(pid)s)", pid=mine[0][0])
+            tx.query("SELECT pg_terminate_backend(CAST(%(pid)s AS integer))", pid=mine[0][0])
         else:
             tx.run(f"KILL {int(mine[0][0])}")
 

@@ -194,14 +194,14 @@ def test_a_fork_has_the_attributes_of_its_origin(apps: Apps) -> None:
 def test_a_run_without_attributes_costs_no_statement_more(apps: Apps, monkeypatch: Any) -> None:
     app = apps(double, worker=False)
     said: list[str] = []
-    run_statement = detent.stores.base.Tx.run
+    send = detent.stores.base.Tx.send
 
-    def listen(tx: Any, statement: str, **params: Any) -> int:
+    def listen(tx: Any, statement: str, **params: Any) -> None:
         if "INSERT" in statement:  # not: calling others that listen
             said.append(statement)
-        return run_statement(tx, statement, **params)
+        send(tx, statement, **params)
 
-    monkeypatch.setattr(detent.stores.base.Tx, "run", listen)
+    monkeypatch.setattr(detent.stores.base.Tx, "send", listen)
     app.start(double, 1)
     assert len(said) == 2
     assert not any("attributes (" in statement for statement in said)

@@ -59,7 +59,7 @@ class Session:
         self._prepared = 0
         self._queue: list[Call] = []
         self._begun = False
-        self._transformer = Transformer(connection)
+        self._transformer = Transformer()  # (with the connection it would be a cycle)
 
     def begin(self, command: str) -> None:
         """Begin a transaction, with the first statement in it."""
