@@ -26,6 +26,7 @@ from detent.errors import (
     TransactionMisused,
 )
 from detent.stores.opening import open_store
+from detent.worker import heart
 from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
@@ -266,6 +267,23 @@ def test_a_run_started_within_the_transaction_of_a_step_commits_with_it(apps: Ap
     assert [run.id for run in app.runs(type="double")] == [started]
     assert result(app.run(started)) == 8
     assert ledger() == ["anna"]
+
+
+def test_a_run_started_within_the_transaction_of_a_step_waits_for_no_heartbeat(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heart, "BEAT", 3600.0)
+
+    @step(transactional=True)
+    def debit(tx: Any) -> str:
+        return app.within(tx).start(double, 4).id
+
+    @workflow
+    def flow() -> str:
+        return debit()
+
+    app = apps(flow, double)
+    assert result(app.run(result(app.start(flow)))) == 8
 
 
 def test_a_resumable_step_in_a_transaction_begins_anew_when_it_rolls_back(apps: Apps, ledger: Ledger) -> None:

@@ -17,7 +17,7 @@ Execute = Callable[[str, dict[str, Any]], Awaitable[tuple[list[Any], int]]]
 
 def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
     """Apply an operation in the transaction of `connection`, which we never end."""
-    tx = connection if isinstance(connection, Tx) else store.joined(raw_connection(connection))
+    tx = _own(store, connection) or store.joined(raw_connection(connection))
     try:
         return store.apply_within(tx, operation)
     except Exception as error:
@@ -28,6 +28,13 @@ def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
         if isinstance(found, Exception):
             raise found from error
         raise
+
+
+def _own(store: SqlStore, connection: Any) -> Tx | None:
+    """A transaction of this store tells of the work in it when it commits."""
+    if isinstance(connection, Transaction | AsyncTransaction) and connection._tx.driver is store.driver:
+        return connection._tx
+    return connection if isinstance(connection, Tx) else None
 
 
 def raw_connection(connection: Any) -> Any:

@@ -14,6 +14,7 @@ from ..errors import StepTimeout
 from ..functions import Step
 from ..kernel.model import RunState, Verdict
 from ..stores.base import Trouble, Tx
+from ..stores.batch import Applied
 from .requests import Body, TransactionalBody
 from .services import Services
 from .transactions import AsyncTransaction, Transaction, in_transaction
@@ -125,7 +126,8 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
         try:
             with services.store.transaction() as tx:
                 value = _with_tx(services, body, tx)
-                answer = services.store.apply_within(tx, body.finish(value))
+                operation = body.finish(value)
+                answer = services.store.apply_within(tx, operation)
                 verdict = getattr(answer, "verdict", answer)
                 if verdict is Verdict.OUTDATED and body.look_again is not None:
                     raise _Outdated
@@ -133,6 +135,8 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
                     raise Abandoned
                 if getattr(answer, "run_state", None) == RunState.CANCELED:
                     raise Canceled  # what is recorded as canceled has written nothing
+            # Our listener hears only of what others commit.
+            services.committer.on_commit([operation], Applied([answer], made_ready=tx.made_ready))
             return value
         except _Outdated:
             assert body.look_again is not None

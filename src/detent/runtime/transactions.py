@@ -61,6 +61,7 @@ class AsyncTransaction:
     """The same for `async def` steps: statements run in a thread, one at a time, and are awaited."""
 
     def __init__(self, tx: Tx, threads: Threads) -> None:
+        self._tx = tx
         self._sync = Transaction(tx)
         self._threads = threads
         self._turn = threading.Lock()

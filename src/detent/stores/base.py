@@ -217,7 +217,7 @@ class Driver(Protocol):
 class Tx:
     """Statements in one transaction."""
 
-    __slots__ = ("_deferring", "connection", "driver", "news", "sql")
+    __slots__ = ("_deferring", "connection", "driver", "made_ready", "news", "sql")
 
     def __init__(self, driver: Driver, connection: Any) -> None:
         self.driver = driver
@@ -225,6 +225,7 @@ class Tx:
         self.sql = driver.statements
         self.news: list[str] = []  # payloads for other processes, where a commit does not carry them
         self._deferring = driver.deferring(connection)
+        self.made_ready = False  # whether there is work in it, for our own worker too
 
     def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
         cursor = self.driver.cursor(self.connection)

@@ -507,7 +507,9 @@ class SqlStore:
 
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in a transaction that somebody else will end."""
-        answer = batches.apply(tx, [operation], helpers_wanted=True).answers[0]
+        applied = batches.apply(tx, [operation], helpers_wanted=True)
+        tx.made_ready = tx.made_ready or applied.made_ready
+        [answer] = applied.answers
         if isinstance(answer, Exception):
             raise answer
         return answer
