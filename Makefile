@@ -27,6 +27,9 @@ install: $(STAMP) ## make .venv with Detent and its tools, in the pinned version
 demo: $(STAMP) ## see a workflow survive a crash
 	@$(BIN)/detent demo
 
+# The tests start hundreds of processes; each would compile all of Detent again where Python may not keep
+# what it has compiled.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
 ifeq ($(strip $(ARGS)),)
 	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && \
