@@ -23,7 +23,9 @@ from psycopg import sql
 from pymysql.cursors import Cursor
 
 import detent
+from detent.stores.base import Trouble, Tx
 from detent.stores.opening import open_store
+from detent.stores.sql import SqlStore
 from detent.testing import TestingApp
 from tests.conformance.builders import TABLES
 from tests.functions.world import Apps
@@ -92,16 +94,30 @@ def _migrate(url: str) -> None:
     store.close()
 
 
-@pytest.fixture
-def url(module_url: str) -> str:
-    """A database that is empty apart from Detent's tables."""
+@pytest.fixture(scope="module")
+def _module_store(module_url: str) -> Iterator[SqlStore]:
+    """To connect takes longer than to empty a database: one serves a module, too."""
     store = open_store(module_url)
-    with store._writer.transaction() as tx:
-        for table in TABLES:
-            tx.run(f"DELETE FROM detent_{table}")
-        tx.run("UPDATE detent_counters SET value = 0")
+    yield store
     store.close()
+
+
+@pytest.fixture
+def url(module_url: str, _module_store: SqlStore) -> str:
+    """A database that is empty apart from Detent's tables."""
+    try:
+        _module_store.write(_empty)
+    except Exception as error:
+        if _module_store.driver.trouble(error) is not Trouble.GONE:
+            raise
+        _module_store.write(_empty)  # a test has cut all connections
     return module_url
+
+
+def _empty(tx: Tx) -> None:
+    for table in TABLES:
+        tx.run(f"DELETE FROM detent_{table}")
+    tx.run("UPDATE detent_counters SET value = 0")
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from detent.stores.opening import open_store
+from detent.stores.base import Tx
+from detent.stores.sql import SqlStore
 from detent.testing import TestingApp
 from tests.projections.world import Account
 
@@ -14,14 +15,15 @@ OWN = [f"{name}_g{generation}" for name in ("ledger", "seen") for generation in 
 
 
 @pytest.fixture
-def url(url: str) -> str:
+def url(url: str, _module_store: SqlStore) -> str:
     """The same, without the tables that projections of other tests have made."""
-    store = open_store(url)
-    with store._writer.transaction() as tx:
-        for table in OWN:
-            tx.run(f"DROP TABLE IF EXISTS {table}")
-    store.close()
+    _module_store.write(_drop_own)
     return url
+
+
+def _drop_own(tx: Tx) -> None:
+    for table in OWN:
+        tx.run(f"DROP TABLE IF EXISTS {table}")
 
 
 class Timeless:
