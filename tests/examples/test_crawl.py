@@ -9,8 +9,8 @@ import detent
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[detent.App]:
-    with crawl.make_app(database_url) as app:
+def app(url: str) -> Iterator[detent.App]:
+    with crawl.make_app(url) as app:
         yield app
 
 

@@ -10,11 +10,11 @@ from running import lines
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[detent.App]:
+def app(url: str) -> Iterator[detent.App]:
     month_end.DONE.clear()
     month_end.INVOICES.clear()
     month_end.INVOICES.update({7: [10, 20], 8: [5]})
-    with month_end.make_app(database_url) as app:
+    with month_end.make_app(url) as app:
         yield app
 
 

@@ -19,7 +19,7 @@ def _world() -> Iterator[None]:
         table.clear()
 
 
-def test_all_of_them_run_at_the_same_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_them_run_at_the_same_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(NUMBER, timeout=60)  # nobody passes before all are there
     post = mutations.post
 
@@ -28,7 +28,7 @@ def test_all_of_them_run_at_the_same_time(database_url: str, monkeypatch: pytest
         post(mutation)
 
     monkeypatch.setattr(mutations, "post", post_together)
-    with mutations.make_app(database_url, concurrency=NUMBER) as app:
+    with mutations.make_app(url, concurrency=NUMBER) as app:
         run = app.start(mutations.close_the_books(7))
         run.result(timeout=90)
         assert [node.state for node in run.nodes()] == ["completed"] * (NUMBER + 2)
@@ -36,8 +36,8 @@ def test_all_of_them_run_at_the_same_time(database_url: str, monkeypatch: pytest
     assert mutations.NOTICES == ["user 7: your balance is 20100"]
 
 
-def test_each_runs_once_and_the_sum_waits_for_the_last(database_url: str) -> None:
-    with mutations.make_app(database_url) as app:
+def test_each_runs_once_and_the_sum_waits_for_the_last(url: str) -> None:
+    with mutations.make_app(url) as app:
         run = app.start(mutations.close_the_books(7))
         run.result(timeout=90)
         nodes = {node.name: node for node in run.nodes()}
@@ -49,7 +49,7 @@ def test_each_runs_once_and_the_sum_waits_for_the_last(database_url: str) -> Non
 
 
 def test_one_that_fails_pauses_the_run_and_is_all_that_runs_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post = mutations.post
 
@@ -59,7 +59,7 @@ def test_one_that_fails_pauses_the_run_and_is_all_that_runs_again(
         post(mutation)
 
     monkeypatch.setattr(mutations, "post", fragile)
-    with TestingApp(database_url) as app:
+    with TestingApp(url) as app:
         run = app.speedrun(app.start(mutations.close_the_books(7)))
         assert run.state == "paused"
         states = {node.name: node.state for node in run.nodes()}

@@ -12,10 +12,10 @@ from running import lines
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[detent.App]:
+def app(url: str) -> Iterator[detent.App]:
     onboarding.USERS.clear()
     onboarding.LOG.clear()
-    with onboarding.make_app(database_url) as app:
+    with onboarding.make_app(url) as app:
         yield app
 
 

@@ -13,9 +13,9 @@ from running import lines
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[detent.App]:
+def app(url: str) -> Iterator[detent.App]:
     order.ORDERS.clear()
-    with order.make_app(database_url) as app:
+    with order.make_app(url) as app:
         yield app
 
 

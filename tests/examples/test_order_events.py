@@ -28,10 +28,10 @@ CREATED = OrderCreated("ada@example.org", 30)
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[TestingApp]:
+def app(url: str) -> Iterator[TestingApp]:
     order_events.MAILS.clear()
     order_events.PARCELS.clear()
-    with order_events.make_app(database_url) as app:
+    with order_events.make_app(url) as app:
         app.execute(Order, Create("o-1", "ada@example.org", 30))
         yield app
 

@@ -15,8 +15,8 @@ from running import lines
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[TestingApp]:
-    with payment.make_app(database_url) as app:
+def app(url: str) -> Iterator[TestingApp]:
+    with payment.make_app(url) as app:
         yield app
 
 

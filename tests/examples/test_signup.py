@@ -12,10 +12,10 @@ from running import lines
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[TestingApp]:
+def app(url: str) -> Iterator[TestingApp]:
     for world in (signup.USERS, signup.MAILS, signup.BUSY):
         world.clear()
-    with signup.make_app(database_url) as app:
+    with signup.make_app(url) as app:
         yield app
 
 
