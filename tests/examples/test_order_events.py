@@ -55,6 +55,7 @@ def test_an_order_that_is_over_ignores_what_comes() -> None:
 
 
 def test_a_paid_order_is_shipped(app: TestingApp) -> None:
+    app.settle_down()  # the first mail is sent: effects of two decisions have no order
     app.execute(Order, Pay("o-1", 30))
     app.settle_down()
     app.advance(hours=2)  # the timer was cancelled
