@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ import pytest
 
 from detent.cli.finding import place, shown
 from detent.kernel.model import RunRow, Step
+from detent.stores.opening import open_store
 from tests.acceptance.support import eventually
 
 pytestmark = pytest.mark.acceptance
@@ -130,6 +133,11 @@ class Shell:
         self._workers.append(process)
         return WorkerProcess(process, log)
 
+    def migrate(self) -> None:
+        """Make the tables, without a process that does it."""
+        with closing(open_store(self.url)) as store:
+            store.migrate(now=time.time_ns() // 1000)
+
     def alive(self) -> set[int]:
         return {worker["pid"] for worker in self.json("workers", self.url) if worker["alive"]}
 
@@ -169,7 +177,7 @@ class WorkerProcess:
 def shell(database_url: str, tmp_path: Path) -> Iterator[Shell]:
     """On each of the three databases, with its tables."""
     shell = Shell(tmp_path, database_url)
-    shell.ok("migrate", database_url)
+    shell.migrate()
     yield shell
     shell.close()
 
@@ -178,9 +186,23 @@ def shell(database_url: str, tmp_path: Path) -> Iterator[Shell]:
 def small_shell(sqlite_url: str, tmp_path: Path) -> Iterator[Shell]:
     """On SQLite, for what is the same on all."""
     shell = Shell(tmp_path, sqlite_url)
-    shell.ok("migrate", sqlite_url)
+    shell.migrate()
     yield shell
     shell.close()
+
+
+# -- Beginning ---------------------------------------------------------------------------------------
+
+
+def test_migrate_makes_the_tables_and_changes_nothing_when_they_are_there(
+    database_url: str, tmp_path: Path
+) -> None:
+    with closing(Shell(tmp_path, database_url)) as shell:
+        assert shell.detent("runs", shell.url).returncode != 0
+        assert "applied " in shell.ok("migrate", shell.url)
+        shell.ok("start", "shop:app", "fulfil", "42", "--id", "order-42")
+        assert shell.json("migrate", shell.url)["applied"] == []
+        assert [run["id"] for run in shell.json("runs", shell.url)] == ["order-42"]
 
 
 # -- Working -----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def small_shell(sqlite_url: str, tmp_path: Path) -> Iterator[Shell]:
 def _shell(folder: Path, url: str) -> Iterator[Shell]:
     shell = Shell(folder, url)
     (folder / "keeper.py").write_text(KEEPER)
-    shell.ok("migrate", url)
+    shell.migrate()
     yield shell
     shell.close()
 
