@@ -33,7 +33,7 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
 ifeq ($(strip $(ARGS)),)
 	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && \
-		$(BIN)/pytest -q -n 3 tests/acceptance --ignore=$(SERVER_TESTS) && \
+		$(BIN)/pytest -q -n 3 --dist worksteal tests/acceptance --ignore=$(SERVER_TESTS) && \
 		$(BIN)/pytest -q -n 2 --dist loadgroup $(SERVER_TESTS)'
 else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
