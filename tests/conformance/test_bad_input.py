@@ -259,6 +259,15 @@ def test_a_cut_connection_is_told_as_lost_and_the_next_verb_has_another(
     assert one(store, start("b"))[0].created
 
 
+def test_a_connection_in_use_when_its_store_is_closed_is_closed_by_its_user(store: SqlStore) -> None:
+    with store._reading() as tx:
+        connection = tx.connection
+        store.close()
+        assert tx.query("SELECT 1") == [(1,)]
+    with pytest.raises(Exception, match=r"(?i)closed|^\(0, ''\)$"):
+        connection.cursor().execute("SELECT 1")
+
+
 def _cut_all_connections(store: SqlStore, through: SqlStore) -> None:
     with store._writer.transaction() as tx:
         mine = tx.query(

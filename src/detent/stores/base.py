@@ -414,6 +414,7 @@ class Pool:
         self._driver = driver
         self._guests = guests
         self._free: list[Lane] = []
+        self._closed = 0  # how often: a lane that somebody has at that moment is closed by him
         self._slots = threading.BoundedSemaphore(size)
         self._guard = threading.Lock()
 
@@ -421,18 +422,23 @@ class Pool:
     def lane(self) -> Iterator[Lane]:
         with self._slots:
             with self._guard:
+                closed = self._closed
                 lane = self._free.pop() if self._free else self._new()
             try:
                 yield lane
             finally:
                 with self._guard:
-                    self._free.append(lane)
+                    if closed == self._closed:
+                        self._free.append(lane)
+                    else:
+                        lane.close()
 
     def _new(self) -> Lane:
         return Lane(self._driver, self._driver.reading, guests=self._guests)
 
     def close(self) -> None:
         with self._guard:
+            self._closed += 1
             for lane in self._free:
                 lane.close()
             self._free.clear()
