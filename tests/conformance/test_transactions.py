@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -159,6 +159,15 @@ def test_no_text_ends_at_a_nul(store: SqlStore, run: Run) -> None:
         assert names(store) == ["b\x00c"]
 
 
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """Whoever starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_hears_ctrl_c")
 def test_ctrl_c_ends_a_wait_for_a_server_in_the_main_thread(store: SqlStore, rival: SqlStore) -> None:
     if store.dialect == "sqlite":
         return  # it has no server, and waits for its file inside of itself

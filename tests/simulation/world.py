@@ -516,8 +516,10 @@ class World:
             assert graph.descendants(node) & set(done), f"{node} was bypassed, and stands before nothing done"
         for node, row in latest.items():
             if not graph.knows(node):
-                # (An inline node is nobody's to execute: with its graph it is gone for good.)
-                passed = row.outcome == "bypassed_by_deploy" or row.kind == "inline"
+                # (An inline node is nobody's to execute: with its graph it is gone for good.  So is one whose
+                # last attempt stopped the run, until that was given a graph without it.)
+                stopped = row.outcome in ("paused_by_exception", "paused_by_flow_control", "recovered")
+                passed = row.outcome == "bypassed_by_deploy" or row.kind == "inline" or stopped
                 assert is_done(row) or passed, f"{node} is gone, and was not done"
 
 
