@@ -12,7 +12,7 @@ SERVERS := $(PYTHON) tools/servers.py --
 # Counting statements takes a restart of PostgreSQL, which only one that we start here ourselves may get.
 COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
 # All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
-# end them without warning: three at a time.  Those that stop the servers come last, one for each server.
+# end them without warning: three at a time.  Those that stop the servers come last, and alone.
 QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
 SERVER_TESTS := tests/acceptance/test_database_away.py
 
@@ -34,7 +34,7 @@ test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
 ifeq ($(strip $(ARGS)),)
 	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && \
 		$(BIN)/pytest -q -n 3 --dist worksteal tests/acceptance --ignore=$(SERVER_TESTS) && \
-		$(BIN)/pytest -q -n 2 --dist loadgroup $(SERVER_TESTS)'
+		$(BIN)/pytest -q $(SERVER_TESTS)'
 else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
 endif

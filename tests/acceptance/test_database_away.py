@@ -1,7 +1,6 @@
 """Servers that are stopped while work is under way, and come back.
 
-These tests come after all others: while a server is away, nobody else can test on it.  Those on PostgreSQL
-and those on MariaDB do not disturb each other.
+These tests come after all others, and one by one: while a server is away, nobody else can test on it.
 """
 
 import time
@@ -52,9 +51,7 @@ class Server:
         servers.start(self.control)
 
 
-@pytest.fixture(
-    params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in ("postgres", "mysql")]
-)
+@pytest.fixture(params=["postgres", "mysql"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     control: str = request.getfixturevalue(f"{request.param}_control")
     world = World(request.getfixturevalue(f"{request.param}_database"), tmp_path)
