@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -204,7 +204,9 @@ class SqliteDriver:
 
         def record(tx: Tx) -> list[Any] | None:
             self.writes += 1
-            written = tx.run(self._quick, worker=worker, rows=batch(steps))
+            written = _patiently(
+                tx.connection, self._quick, {"worker": worker, "rows": batch(steps)}
+            ).rowcount
             # None: the lease may be lost, the long way will tell.
             return [Verdict.APPLIED] * len(operations) if written == len(steps) else None
 
@@ -250,13 +252,14 @@ class _Kept(sqlite3.Connection):
         super().close()
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+def _patiently(
+    connection: sqlite3.Connection, statement: str, params: Mapping[str, Any] | None = None
+) -> sqlite3.Cursor:
     """Execute, waiting as long as it takes for other processes' writes to end."""
     deadline = time.monotonic() + BUSY_TIMEOUT * 10
     while True:
         try:
-            connection.execute(statement)
-            return
+            return connection.execute(statement, params or {})
         except sqlite3.OperationalError as error:
             busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > deadline:
