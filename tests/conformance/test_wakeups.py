@@ -344,11 +344,12 @@ def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: List
     eventually(stopped, "it stops")
 
 
+@pytest.mark.parametrize("module_url", ["sqlite"], indirect=True)
 def test_what_others_write_to_the_file_is_noticed_though_nothing_was_heard_for_long(
     store: SqlStore, listener: Listener
 ) -> None:
-    if not isinstance(listener, Ear):
-        pytest.skip("a server tells it by itself")
+    """A server tells it by itself."""
+    assert isinstance(listener, Ear)
     listener._active -= 3600
     with sqlite3.connect(store.driver.path) as connection:  # type: ignore[attr-defined]
         connection.execute("CREATE TABLE somebody_elses (fact)")
