@@ -1,8 +1,11 @@
 """Claims that go on from their last places, where a look over everything would be dear."""
 
+from typing import Any
+
 import pytest
 
 from detent.kernel.model import Start
+from detent.stores.base import Tx
 from detent.stores.sql import SqlStore
 from detent.stores.trail import DEAR, MOST, Trail
 from tests.conformance.builders import NOW, SECOND, enlist, new_main, new_run, one
@@ -122,6 +125,21 @@ def test_timers_that_come_due_later_are_claimed_from_where_the_last_were(
     assert store.next_due(trail) == NOW + 5 * SECOND
     assert store.pulse(now=NOW, trail=trail).next_due == NOW + 5 * SECOND
     assert claim(store, trail) == ["b"]
+
+
+def test_a_database_that_is_far_away_does_not_make_a_look_dear(
+    store: SqlStore, trail: Trail, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Tx.query
+
+    def slowly(tx: Tx, statement: str, **params: Any) -> Any:
+        clock.now += 1
+        return query(tx, statement, **params)
+
+    monkeypatch.setattr(Tx, "query", slowly)
+    monkeypatch.setattr("time.perf_counter", clock)
+    assert claim(store, trail) == []
+    assert not trail.dear
 
 
 def test_a_pulse_does_not_look_for_ready_work_where_that_is_dear(store: SqlStore, trail: Trail) -> None:
