@@ -109,7 +109,7 @@ def machine() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "processor": _first("/proc/cpuinfo", "model name"),
         "memory": _first("/proc/meminfo", "MemTotal"),
     }
