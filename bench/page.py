@@ -219,7 +219,13 @@ def _soak_said(document: dict[str, Any], slices: list[soak.Slice]) -> str:
     said = f"{slices[-1].executions:,} runs of one step on PostgreSQL ({document['at'][:10]})"
     if not document["reader"]:
         return f"{said}, with nothing beside them."
-    return f"{said}, beside a session that keeps its snapshot: nothing that died since can be cleared away."
+    first, last = slices[0], slices[-1]
+    return (
+        f"{said}, beside a session that keeps its snapshot: nothing that died since can be cleared away. A "
+        f"look over everything that is ready has to step over it, and has grown from {first.look_ms:.0f} to "
+        f"{last.look_ms:.0f} ms; claims go on from their last places instead, and the worker gave such looks "
+        f"{last.look_share:.0%} of its time at the end."
+    )
 
 
 SOAK_PLOTS = {
