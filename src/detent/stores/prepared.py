@@ -36,9 +36,9 @@ _CAN_POLL = hasattr(select, "poll")
 class Call:
     """A statement on its way, and its answer."""
 
-    __slots__ = ("name", "prepares", "result", "statement", "text", "types", "values")
+    __slots__ = ("name", "prepares", "result", "rows", "statement", "text", "types", "values", "wanted")
 
-    def __init__(self, statement: str, params: Mapping[str, Any]) -> None:
+    def __init__(self, statement: str, params: Mapping[str, Any], *, wanted: bool = False) -> None:
         self.statement = statement
         self.text, order = _numbered(statement)
         given = [params[name] for name in order]
@@ -47,6 +47,8 @@ class Call:
         self.name: bytes | None = None  # under which it is prepared, or to be
         self.prepares = False
         self.result: Any = None
+        self.wanted = wanted  # its rows are, and are read as soon as they are there:
+        self.rows: list[tuple[Any, ...]] = []  # who asked may look when the connection is another's again
 
 
 class Session:
@@ -80,11 +82,13 @@ class Session:
 
     def defer(self, statement: str, params: Mapping[str, Any]) -> None:
         """Run a statement whose answer nobody wants: with the next one, or with the commit."""
-        self.ask(statement, params)
+        self._later(Call(statement, params))
 
     def ask(self, statement: str, params: Mapping[str, Any]) -> Call:
-        """Run a statement whose answer is wanted later."""
-        call = Call(statement, params)
+        """Run a statement whose rows are wanted later."""
+        return self._later(Call(statement, params, wanted=True))
+
+    def _later(self, call: Call) -> Call:
         if self._begun and _CAN_POLL:
             self._queue.append(call)
         else:
@@ -95,7 +99,7 @@ class Session:
         """The rows that were asked for."""
         if asked.result is None:
             self._run_all()
-        return self.rows(asked.result)
+        return asked.rows
 
     def execute(self, statement: str, params: Mapping[str, Any]) -> pq.abc.PGresult:
         call = Call(statement, params)
@@ -128,6 +132,11 @@ class Session:
         _done(result)
         self._names[call.statement, call.types] = call.name
 
+    def _answered(self, call: Call, result: pq.abc.PGresult) -> None:
+        call.result = _done(result)
+        if call.wanted:
+            call.rows = self.rows(result)
+
     # One alone
 
     def _run(self, call: Call) -> None:
@@ -144,7 +153,7 @@ class Session:
         else:
             self._send(call)
             result = self._connection.wait(generators.execute(pgconn))[-1]
-        call.result = _done(result)
+        self._answered(call, result)
 
     def _send(self, call: Call) -> None:
         if call.name is None:
@@ -181,7 +190,7 @@ class Session:
         for call, (prepared, result) in zip(calls, answers, strict=True):
             if prepared is not None:
                 self._ready(call, prepared)
-            call.result = _done(result)
+            self._answered(call, result)
 
     def _push(self) -> None:
         """Hand all of it to the network; take what comes back meanwhile, or the server would stop reading."""
