@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import DatabaseUnavailable, MissingDriver
-from ..kernel.model import Operation, Step, Verdict, WorkerRow
+from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
     LARGEST_BATCH,
     OFFICE_LOOK,
@@ -32,7 +32,7 @@ from .base import (
 )
 from .dialect import columns_of, kind_of
 from .queries import build_queries
-from .quick import plain_records
+from .quick import quickly
 from .statements import FINAL_STEP, Statements, build
 
 try:
@@ -273,20 +273,12 @@ class MySqlDriver:
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE
 
     def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        found = plain_records(operations)
-        if found is None:
-            return None
-        worker, steps = found
+        return quickly(operations, self._record)
+
+    def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         rows = batch(steps)
-        if len(rows) > LARGEST_BATCH:
-            return None
-
-        def record(tx: Tx) -> list[Any] | None:
-            # A worker that is out of office has no row, and then nothing is written: the long way will tell.
-            written = tx.run(self._quick, worker=worker, rows=rows)
-            return [Verdict.APPLIED] * len(operations) if written else None
-
-        return record
+        # A worker that is out of office has no row to join, and then nothing is counted at all.
+        return len(rows) <= LARGEST_BATCH and tx.run(self._quick, worker=worker, rows=rows) > 0
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.news.append(payload)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import DatabaseUnavailable, MissingDriver
-from ..kernel.model import Operation, Step, Verdict, WorkerRow
+from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
     OFFICE_LOOK,
     STOPPED_AFTER,
@@ -29,7 +29,7 @@ from .base import (
 )
 from .dialect import columns_of, kind_of
 from .queries import build_queries
-from .quick import plain_records
+from .quick import quickly
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
@@ -229,17 +229,10 @@ class PostgresDriver:
         return isinstance(error, pg_errors.UndefinedTable)
 
     def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        found = plain_records(operations)
-        if found is None:
-            return None
-        worker, steps = found
+        return quickly(operations, self._record)
 
-        def record(tx: Tx) -> list[Any] | None:
-            written = tx.run(self._quick, worker=worker, rows=batch(steps))
-            # None: the lease may be lost, the long way will tell.
-            return [Verdict.APPLIED] * len(operations) if written == len(steps) else None
-
-        return record
+    def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
+        return tx.run(self._quick, worker=worker, rows=batch(steps)) == len(steps)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.send("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)

@@ -18,12 +18,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..errors import DatabaseUnavailable
-from ..kernel.model import Operation, Step, Verdict
+from ..kernel.model import Operation, Step
 from .base import Listener, Office, Trouble, Tx, batch
 from .dialect import columns_of
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
 from .queries import build_queries
-from .quick import plain_records
+from .quick import quickly
 from .statements import ACTIVE_HERO, FINAL_STEP, build
 
 BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
@@ -197,20 +197,12 @@ class SqliteDriver:
         return isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
 
     def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        found = plain_records(operations)
-        if found is None:
-            return None
-        worker, steps = found
+        return quickly(operations, self._record)
 
-        def record(tx: Tx) -> list[Any] | None:
-            self.writes += 1
-            written = _patiently(
-                tx.connection, self._quick, {"worker": worker, "rows": batch(steps)}
-            ).rowcount
-            # None: the lease may be lost, the long way will tell.
-            return [Verdict.APPLIED] * len(operations) if written == len(steps) else None
-
-        return record
+    def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
+        self.writes += 1
+        written = _patiently(tx.connection, self._quick, {"worker": worker, "rows": batch(steps)})
+        return written.rowcount == len(steps)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.news.append(payload)
