@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -290,8 +291,8 @@ def test_on_exception_pause_pauses_the_run_until_it_is_resumed(apps: Apps, spawn
     assert result(run) == "done"
 
 
-def test_a_workflow_that_executes_meanwhile_does_not_see_the_failure_that_paused_its_run(apps: Apps) -> None:
-    healthy, gate = threading.Event(), Gate()
+def _pauses_meanwhile(healthy: threading.Event, gate: Gate, go_on: Callable[[Any], str]) -> Any:
+    """A workflow that is executing still, at the gate, when the step that it spawned pauses the run."""
 
     @step(on_exception="pause")
     def fragile() -> str:
@@ -308,19 +309,28 @@ def test_a_workflow_that_executes_meanwhile_does_not_see_the_failure_that_paused
         handle = fragile.spawn()
         other()
         gate.pass_through()
+        return go_on(handle)
+
+    return flow
+
+
+def test_a_workflow_that_executes_meanwhile_does_not_see_the_failure_that_paused_its_run(apps: Apps) -> None:
+    healthy, gate = threading.Event(), Gate()
+
+    def go_on(handle: Any) -> str:
         try:
             return str(handle.result())
         except Exception:
             return "the workflow's except must not see it"
 
+    flow = _pauses_meanwhile(healthy, gate, go_on)
     app = apps(flow)
     run = app.start(flow)
     gate.wait_for_arrival()
     wait_for(run, "paused")
     # What a replay would be told, also one that has not heard of the pause yet.
-    assert [step.state for step in app.engine.store.journal([run.id])[run.id] if step.kind == "spawn"] == [
-        "waiting"
-    ]
+    journal = app.engine.store.journal([run.id])[run.id]
+    assert [step.state for step in journal if step.kind == "spawn"] == ["waiting"]
     gate.open()
     eventually(lambda: main(run).state == "scheduled", "the workflow was put down")
     healthy.set()
@@ -331,25 +341,12 @@ def test_a_workflow_that_executes_meanwhile_does_not_see_the_failure_that_paused
 def test_a_run_that_failed_while_it_was_paused_takes_up_both_again(apps: Apps) -> None:
     healthy, gate = threading.Event(), Gate()
 
-    @step(on_exception="pause")
-    def fragile() -> str:
-        if not healthy.is_set():
-            raise ConnectionError("the service is down")
-        return "done"
-
-    @step
-    def other() -> None:
-        """Makes durable what was spawned before it."""
-
-    @workflow
-    def flow() -> str:
-        handle = fragile.spawn()
-        other()
-        gate.pass_through()
+    def go_on(handle: Any) -> str:
         if not healthy.is_set():
             raise ValueError("and now this")
         return str(handle.result())
 
+    flow = _pauses_meanwhile(healthy, gate, go_on)
     run = apps(flow).start(flow)
     gate.wait_for_arrival()
     wait_for(run, "paused")
