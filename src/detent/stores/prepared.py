@@ -257,6 +257,11 @@ class Connection(psycopg.Connection[Any]):
 
     session: Session | None = None
 
+    def __del__(self) -> None:  # type: ignore[override]  # psycopg passes the warning as an argument
+        # A thread that was late may have opened it after its store was closed: nobody else can close it then.
+        if hasattr(self, "pgconn") and not self.closed:
+            self.close()
+
     def own_cursor(self) -> Any:
         return self.cursor(row_factory=tuple_row) if self.session is None else Cursor(self.session)
 
