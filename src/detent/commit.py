@@ -38,12 +38,13 @@ LARGEST_BYTES = 4 * 1024 * 1024
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
 
 
-class _Entry:
+class Entry:
     """An operation on its way, and who waits for it."""
 
     __slots__ = (
         "_signal",
         "answer",
+        "cancelled",
         "deadline",
         "done",
         "error",
@@ -60,6 +61,7 @@ class _Entry:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.done = False
+        self.cancelled = False  # the asyncio caller, while this was on its way
         self.leads = False
         self.tried = False  # its commit may have gone through, unseen
         self.future: asyncio.Future[Any] | None = None
@@ -106,7 +108,7 @@ class Committer:
         self.lessor = lessor
         self.on_commit = on_commit
         self._mutex = threading.Lock()
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[Entry] = deque()
         self._busy = False
         self._leader: int | None = None  # the thread that commits: deciders run in it
         self._handed_over = threading.Semaphore(0)
@@ -117,7 +119,7 @@ class Committer:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
         if self._leader == threading.get_ident():
             raise InvalidDecision("?", "decide and evolve write nothing by themselves; return an effect")
-        entry = _Entry(operation, None if forever else self.patience)
+        entry = Entry(operation, None if forever else self.patience)
         with self._mutex:
             self._queue.append(entry)
             leads, self._busy = not self._busy, True
@@ -138,28 +140,31 @@ class Committer:
         It cannot be called back once it is on its way, and its answer must not be lost: a
         cancellation waits for it, and comes to the caller at its next await.
         """
-        entry = _Entry(operation, None if forever else self.patience)
-        entry.loop = asyncio.get_running_loop()
-        entry.future = entry.loop.create_future()
-        self._post(entry)
-        cancelled = False
-        while True:
-            try:
-                if not entry.done:  # or its answer has found the cancelled future, and will not come again
-                    await entry.future
-                break
-            except asyncio.CancelledError:
-                cancelled = True
-                if entry.future.cancelled():
-                    entry.future = entry.loop.create_future()
-        if cancelled and (task := asyncio.current_task()) is not None:
+        entry = await self.acommit(operation, forever=forever)
+        if entry.cancelled and (task := asyncio.current_task()) is not None:
             task.uncancel()
             task.cancel()
         return entry.outcome()
 
+    async def acommit(self, operation: Operation, *, forever: bool = False) -> Entry:
+        """Commit, and return the entry: its outcome, and whether the caller was cancelled meanwhile."""
+        entry = Entry(operation, None if forever else self.patience)
+        entry.loop = asyncio.get_running_loop()
+        entry.future = entry.loop.create_future()
+        self._post(entry)
+        while True:
+            try:
+                if not entry.done:  # or its answer has found the cancelled future, and will not come again
+                    await entry.future
+                return entry
+            except asyncio.CancelledError:
+                entry.cancelled = True
+                if entry.future.cancelled():
+                    entry.future = entry.loop.create_future()
+
     def post(self, operation: Operation) -> None:
         """Commit some time soon; nobody waits for it."""
-        self._post(_Entry(operation, 0.0))
+        self._post(Entry(operation, 0.0))
 
     def close(self) -> None:
         """Commit what is queued, then stop the thread."""
@@ -178,7 +183,7 @@ class Committer:
             self._busy = self._busy or leads
             return leads
 
-    def _post(self, entry: _Entry) -> None:
+    def _post(self, entry: Entry) -> None:
         with self._mutex:
             self._queue.append(entry)
             leads, self._busy = not self._busy, True
@@ -213,8 +218,8 @@ class Committer:
             self._answer(entries)
             self._hand_on()
 
-    def _take(self) -> list[_Entry]:
-        taken: list[_Entry] = []
+    def _take(self) -> list[Entry]:
+        taken: list[Entry] = []
         size = 0
         with self._mutex:
             while self._queue and len(taken) < LARGEST_BATCH:
@@ -240,8 +245,8 @@ class Committer:
         else:
             self._handed_over.release()
 
-    def _answer(self, entries: Sequence[_Entry]) -> None:
-        loops: dict[asyncio.AbstractEventLoop, list[_Entry]] = {}
+    def _answer(self, entries: Sequence[Entry]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
         for entry in entries:
             entry.done = True
             if entry.loop is not None:
@@ -254,7 +259,7 @@ class Committer:
             except RuntimeError:  # that loop is over, nobody waits there any more
                 continue
 
-    def _commit(self, entries: list[_Entry]) -> None:
+    def _commit(self, entries: list[Entry]) -> None:
         try:
             applied = self._store.apply(
                 [entry.operation for entry in entries],
@@ -269,7 +274,7 @@ class Committer:
         else:
             self._applied(entries, applied)
 
-    def _applied(self, entries: list[_Entry], applied: Applied) -> None:
+    def _applied(self, entries: list[Entry], applied: Applied) -> None:
         for entry, answer in zip(entries, applied.answers, strict=True):
             if isinstance(answer, Exception):
                 entry.error = answer
@@ -277,7 +282,7 @@ class Committer:
                 entry.answer = answer
         self.on_commit([entry.operation for entry in entries], applied)
 
-    def _recover(self, entries: list[_Entry], error: Exception) -> None:
+    def _recover(self, entries: list[Entry], error: Exception) -> None:
         trouble = self._store.driver.trouble(error)
         if trouble is Trouble.GONE:
             self._wait_for_database(entries, error)
@@ -289,7 +294,7 @@ class Committer:
         else:
             entries[0].error = error
 
-    def _explain(self, entry: _Entry, error: Exception) -> None:
+    def _explain(self, entry: Entry, error: Exception) -> None:
         """Something with that key exists: say what, or find that it is ours."""
         try:
             found = self._store.explain_conflict(entry.operation)
@@ -302,7 +307,7 @@ class Committer:
         else:
             entry.error = error
 
-    def _wait_for_database(self, entries: list[_Entry], error: Exception) -> None:
+    def _wait_for_database(self, entries: list[Entry], error: Exception) -> None:
         """Try again until it is back; who is out of patience is told."""
         wait = FIRST_WAIT
         waiting = entries
@@ -331,7 +336,7 @@ class Committer:
                 self._commit(waiting)
             return
 
-    def _went_through(self, entry: _Entry) -> bool:
+    def _went_through(self, entry: Entry) -> bool:
         answer = self._store.already_applied(entry.operation) if entry.tried else None
         if answer is None:
             return False
@@ -340,7 +345,7 @@ class Committer:
         return True
 
 
-def _resolve(entries: Sequence[_Entry]) -> None:
+def _resolve(entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.future is not None and not entry.future.done():
             if entry.error is not None:

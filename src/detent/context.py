@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +22,17 @@ from .kernel.model import MAIN
 
 T = TypeVar("T")
 Routine = Generator[Any, Any, T]
+
+
+class Call(Generic[T]):
+    """A durable call: what it comes to, and the key under which its answer is recorded."""
+
+    __slots__ = ("key", "name", "routine")
+
+    def __init__(self, key: str, name: str, routine: Routine[T]) -> None:
+        self.key = key
+        self.name = name
+        self.routine = routine
 
 
 class Signal(BaseException):
@@ -84,33 +95,33 @@ class Frame(Protocol):
         """The database is going to be asked: a recorded run does not tell, and ends here."""
         ...
 
-    def drive(self, routine: Routine[T]) -> T:
-        """Carry a routine out, blocking."""
+    def drive(self, call: Call[T] | Routine[T]) -> T:
+        """Carry a call out, blocking."""
         ...
 
-    def adrive(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
-        """Carry a routine out on the running loop."""
+    def adrive(self, call: Call[T] | Routine[T]) -> Coroutine[Any, Any, T]:
+        """Carry a call out on the running loop."""
         ...
 
     def checkpoint(self) -> Routine[None]: ...
 
-    def call(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
+    def call(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]: ...
 
-    def child(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]: ...
+    def child(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]: ...
 
     def spawn(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]: ...
 
-    def gathered(self, handles: list[Any]) -> Routine[list[Any]]: ...
+    def gathered(self, handles: list[Any]) -> Call[list[Any]]: ...
 
-    def sleep(self, span: int | None, until: int | None) -> Routine[None]: ...
+    def sleep(self, span: int | None, until: int | None) -> Call[None]: ...
 
     def value(self, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]: ...
 
-    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Routine[Any]: ...
+    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Call[Any]: ...
 
-    def publish(self, name: str, value: Any) -> Routine[None]: ...
+    def publish(self, name: str, value: Any) -> Call[None]: ...
 
-    def send(self, run_id: str, name: str, value: Any) -> Routine[None]: ...
+    def send(self, run_id: str, name: str, value: Any) -> Call[None]: ...
 
     def patched(self, id: str) -> Routine[bool]: ...
 

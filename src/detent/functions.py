@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
-from .context import Context, Frame, Routine, current_frame
+from .context import Call, Context, Frame, current_frame
 from .declaring import Condition, NodeOptions, queue_problem
 from .errors import BlockingCall, DefinitionError, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, ExceptionPolicy, Retry
@@ -163,7 +163,7 @@ class Definition(Generic[P, R]):
         _refuse_on_loop(frame, self.name, "call")
         return frame.drive(self.routine(frame, args, kwargs))
 
-    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         """What calling it inside of a run comes to."""
         raise NotImplementedError
 
@@ -310,7 +310,7 @@ class Step(Definition[P, R]):
     def given_by_engine(self) -> int:
         return int(self.wants_context) + int(self.transactional) + int(self.is_method)
 
-    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.call(self, args, kwargs)
 
     @overload
@@ -361,7 +361,7 @@ class FunctionWorkflow(Definition[P, R]):
         self.priority = priority
         self.strict = strict
 
-    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.child(self, args, kwargs)
 
 

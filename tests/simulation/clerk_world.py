@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from detent.commit import _Entry
+from detent.commit import Entry
 from detent.engine.deciding import decision_of, enqueuing_of
 from detent.errors import NotADeadLetter
 from detent.kernel.decide import Decide, Enqueue, EventRow
@@ -108,7 +108,7 @@ class Process:
         self.store.close()
 
 
-Answered = tuple[_Entry, Held | None]
+Answered = tuple[Entry, Held | None]
 
 
 class World:
@@ -256,7 +256,7 @@ class World:
     ) -> None:
         """Commit these together, in this order; letters go on with the answers."""
         planned = [(one.operation, one) if isinstance(one, Held) else (one, None) for one in operations]
-        entries = [_Entry(operation, None) for operation, _ in planned if operation is not None]
+        entries = [Entry(operation, None) for operation, _ in planned if operation is not None]
         if not entries:
             return
         if fault is not None and fault.kind == BROKEN and isinstance(entries[0].operation, Settle):
@@ -273,7 +273,7 @@ class World:
                 self._reply(held, entry)
         self.committed = [entry.operation for entry in entries if entry.error is None]
 
-    def _reply(self, held: Held, entry: _Entry) -> None:
+    def _reply(self, held: Held, entry: Entry) -> None:
         if entry.error is not None:
             error = entry.error
             self._go_on(held, lambda: held.routine.throw(error))
@@ -297,7 +297,7 @@ class World:
     # -- What the answers must be ------------------------------------------------------------------
 
     def _check_answers(self, answered: Sequence[Answered], fault: str | None) -> None:
-        expected: dict[_Entry, Any] = {}
+        expected: dict[Entry, Any] = {}
         alone = fault == BROKEN  # one after the other, and not together
         # In a batch, what a letter has failed with stands before all decisions.
         ordered = sorted(answered, key=lambda one: not (alone or isinstance(one[0].operation, Settle)))
@@ -346,7 +346,7 @@ class World:
         again = self.model.failed(held.instance, letter, operation.now)
         return Outcome.REATTEMPTED_BY_EXCEPTION if again else Outcome.DEAD_LETTER
 
-    def _check_answer(self, entry: _Entry, wanted: Any, *, lost: bool) -> None:
+    def _check_answer(self, entry: Entry, wanted: Any, *, lost: bool) -> None:
         operation, answer = entry.operation, entry.answer
         if isinstance(wanted, Refused):
             assert repr(entry.error) == repr(wanted)

@@ -13,11 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from .model import Step, StepState
 
 FINAL = (StepState.COMPLETED, StepState.FAILED)
+# Entries whose sequence number is the place of their answer in the recorded order.
+ANSWERS = ("step", "receive", "publish", "send", "result")
+# Entries that only give the place of an answer whose own entry does not: the end of a sleep, of spawned
+# work, of a child; and the cancellation of a call by the workflow's own code.
+ORDER, CANCEL = "order", "cancel"
 # What the code asked for as a point of its own way; values, marks and places only go along.
 POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A place in the recorded order: the call that was answered then."""
+
+    seq: int
+    key: str
+    canceled: bool = False  # by the workflow's own code, after `lasted` microseconds
+    lasted: int = 0
+
+
+def order_key(key: str) -> str:
+    """Where the place of a call's answer is recorded, if its own entry does not tell."""
+    return f"{ORDER}/{key}"
+
+
+def cancel_key(key: str) -> str:
+    """Where it is recorded that the workflow's own code cancelled a call."""
+    return f"{CANCEL}/{key}"
 
 
 class Scope:
@@ -61,6 +87,10 @@ class Journal:
         self._asked.add(key)
         return self._entries.get(key)
 
+    def peek(self, key: str) -> Step | None:
+        """The same without asking for it."""
+        return self._entries.get(key)
+
     def put(self, step: Step) -> Step:
         """Take over an entry that is durable now."""
         self._entries[step.key] = step
@@ -81,6 +111,24 @@ class Journal:
             step.undo is not None and step.state == StepState.COMPLETED for step in self._entries.values()
         )
 
+    def answers(self) -> list[Answer]:
+        """What was answered, in the recorded order, and not asked for in this replay yet."""
+        found = {}
+        for step in self._entries.values():
+            if step.kind == CANCEL:
+                key = step.key.removeprefix(cancel_key(""))
+                lasted = (step.finished_at or 0) - (step.started_at or 0)
+                found[key] = Answer(step.seq, key, canceled=True, lasted=max(0, lasted))
+        for step in self._entries.values():
+            key = step.key.removeprefix(order_key("")) if step.kind == ORDER else step.key
+            if step.kind == ORDER or (step.kind in ANSWERS and step.state in FINAL):
+                found.setdefault(key, Answer(step.seq, key))
+        return sorted((one for one in found.values() if one.key not in self._asked), key=_place)
+
     def unasked(self) -> list[Step]:
         """What is recorded, and the code of today never asked for."""
         return [step for key, step in self._entries.items() if key not in self._asked]
+
+
+def _place(answer: Answer) -> int:
+    return answer.seq

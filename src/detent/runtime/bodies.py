@@ -43,7 +43,15 @@ async def acall(services: Services, body: Body) -> Any:
     if step.is_async and not isinstance(body, TransactionalBody):
         return await _awaited(body, body.args)
     context = contextvars.copy_context()
-    return await asyncio.wrap_future(services.threads.submit(lambda: context.run(call, services, body)))
+    return await asyncio.wrap_future(services.threads.submit(lambda: context.run(_in_thread, services, body)))
+
+
+def _in_thread(services: Services, body: Body) -> Any:
+    try:
+        return call(services, body)
+    except StopIteration as error:
+        # No future of asyncio takes it; a coroutine that raises it comes out with this, too.
+        raise RuntimeError(f"step {body.step.name!r} raised StopIteration") from error
 
 
 def given(step: Step[Any, Any], context: Context, args: tuple[Any, ...], tx: Any = None) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..commit import FIRST_WAIT, LONGEST_WAIT
-from ..context import Routine, Suspended
+from ..context import Frame, Routine, Suspended, frame_var, step_var
 from ..stores.base import Trouble
 from .bodies import acall, call
 from .requests import Ask, Body, Commit, MainBody, Pause, Read, Wait
@@ -25,6 +25,7 @@ LINGER = 0.25  # seconds that a workflow stays whose branches may be busy with s
 # Seconds between two looks at what is awaited, while another branch keeps the run here.  Longer than
 # it lingers: a look is a move.
 RECHECK = 1.0
+BEHIND = 0.01  # seconds after a timer of the workflow's own, when it is considered again
 
 
 def drive(services: Services, routine: Routine[T], waits: list[Wait]) -> T:
@@ -41,6 +42,10 @@ def drive(services: Services, routine: Routine[T], waits: list[Wait]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
+    except RuntimeError as error:
+        if isinstance(error.__cause__, StopIteration) and str(error) == "generator raised StopIteration":
+            raise error.__cause__ from None  # the step's own: a generator cannot pass it on
+        raise
 
 
 def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
@@ -77,7 +82,10 @@ def _read(services: Services, request: Read) -> Any:
 
 
 class Idling:
-    """Knows when nothing goes on in an async workflow any more, and then asks it to leave."""
+    """Knows when nothing goes on in an async workflow any more, and then asks it to leave.
+
+    Its callbacks run in empty contexts: that tells them from the workflow's own code.
+    """
 
     def __init__(
         self, services: Services, branches: set[asyncio.Task[Any]], on_idle: Callable[[], None]
@@ -87,12 +95,15 @@ class Idling:
         self._on_idle = on_idle
         self._moves = 0
         self._waiting: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any] | None]] = {}
+        self._considering = False
+        self._frame: Frame | None = None
         self.busy = 0
         self.main: asyncio.Task[Any] | None = None
 
     def close(self) -> None:
         """Nobody will be asked to leave any more."""
         self._on_idle = _stay
+        self._frame = None
 
     def waits(self) -> list[Wait]:
         return [wait for wait, _ in self._waiting.values()]
@@ -105,7 +116,7 @@ class Idling:
         self.busy -= 1
         self._moves += 1
         if self._waiting and not self.busy:
-            asyncio.get_running_loop().call_soon(self._consider)
+            self._consider_soon(asyncio.get_running_loop())
 
     def poke(self) -> None:
         """Something that is awaited may have happened."""
@@ -124,15 +135,20 @@ class Idling:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[future] = (wait, asyncio.current_task())
-        loop.call_soon(self._consider)
+        self._frame = frame_var.get()
+        self._consider_soon(loop)
+        seconds = self._patience(wait)
+        timer = None
+        if seconds is not None:
+            timer = loop.call_later(max(0.0, seconds), _look_again, future, context=contextvars.Context())
         try:
-            async with asyncio.timeout(self._patience(wait)):
-                await future
-        except TimeoutError:
-            pass
+            await future
         finally:
+            if timer is not None:
+                timer.cancel()
             self._waiting.pop(future, None)
             self._moves += 1
+            self._consider_soon(loop)
 
     def _patience(self, wait: Wait) -> float | None:
         if self._services.clock.virtual:
@@ -144,19 +160,60 @@ class Idling:
             return due
         return RECHECK if due is None else min(due, RECHECK)
 
+    def _consider_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once for all that begins or ends waiting in this turn of the loop."""
+        if self._waiting and not self._considering:
+            self._considering = True
+            loop.call_soon(self._consider, context=contextvars.Context())
+
     def _consider(self) -> None:
-        if self.busy or not self._waiting:
+        self._considering = False
+        if self.busy or not self._waiting or self._wakes_up():
             return
         waiting = {task for _, task in self._waiting.values()}
+        if self._stays_for_timer():
+            return
         if self.main in waiting and self._branches <= waiting:
             self._on_idle()
         else:
             linger = LINGER / 10 if self._services.clock.virtual else LINGER
-            asyncio.get_running_loop().call_later(linger, self._leave_if_still, self._moves)
+            asyncio.get_running_loop().call_later(
+                linger, self._leave_if_still, self._moves, context=contextvars.Context()
+            )
 
     def _leave_if_still(self, moves: int) -> None:
-        if moves == self._moves and self._waiting and not self.busy:
+        still = moves == self._moves and self._waiting and not self.busy and not self._wakes_up()
+        if still and not self._stays_for_timer():
             self._on_idle()
+
+    def _wakes_up(self) -> bool:
+        """Whether something that waits was told to go on, or to end, and has not done so yet."""
+        return any(future.done() for future in self._waiting)
+
+    def _stays_for_timer(self) -> bool:
+        """Whether the workflow's own code has set a timer, with `asyncio.timeout` or `asyncio.sleep`.
+
+        Such a timer is lost when the workflow leaves memory, and would begin anew in every
+        replay.  So the workflow stays until it is over.
+        """
+        loop = asyncio.get_running_loop()
+        timers = [each.when() for each in getattr(loop, "_scheduled", ()) if _set_by(each, self._frame)]
+        if timers:
+            loop.call_at(
+                max(min(timers), loop.time()) + BEHIND, self._consider, context=contextvars.Context()
+            )
+        return bool(timers)
+
+
+def _set_by(timer: Any, frame: Any) -> bool:
+    """Whether code of this workflow, outside of its steps, has set a timer."""
+    context = timer._context
+    return not timer.cancelled() and context.get(frame_var) is frame and context.get(step_var) is None
+
+
+def _look_again(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _stay() -> None:
@@ -164,19 +221,27 @@ def _stay() -> None:
 
 
 async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
-    """Carry a routine out on the running loop."""
+    """Carry a routine out on the running loop.
+
+    A cancellation that comes during a commit is raised behind it, whatever the routine returns.
+    """
+    cancelled = False
     try:
         request = next(routine)
         while True:
             try:
                 reply: Any = None
+                if cancelled:
+                    raise asyncio.CancelledError
                 if isinstance(request, Wait):
                     await idling.wait(request)
                 else:
                     idling.begin()
                     try:
                         if isinstance(request, Commit):
-                            reply = await services.committer.arun(request.operation, forever=True)
+                            entry = await services.committer.acommit(request.operation, forever=True)
+                            cancelled = entry.cancelled
+                            reply = entry.outcome()
                         else:
                             reply = await _aperform(services, request)
                     finally:
@@ -185,7 +250,11 @@ async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
                 request = routine.throw(error)
             else:
                 request = routine.send(reply)
-    except StopIteration as done:
+    except Exception as done:
+        if cancelled:
+            raise asyncio.CancelledError from None
+        if not isinstance(done, StopIteration):
+            raise
         value: T = done.value
         return value
 

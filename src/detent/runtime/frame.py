@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
 from ..clock import from_micros, span_micros
-from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
+from ..context import Abandoned, Call, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
 from ..errors import DeadlineExceeded, PayloadError, StepMismatch
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
-from ..kernel.journal import FINAL, Journal
+from ..kernel.journal import ANSWERS, FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
 from .failures import encode_error, message_of, raisable
+from .order import Turns
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -66,6 +67,7 @@ class FrameCore:
         self.undoing = False
         # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
         self.outgoing: Outgoing | None = None
+        self.turns: Turns | None = None  # of a workflow that runs several tasks
         self.taken: frozenset[int] = frozenset()  # messages that a branch of this workflow is receiving
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
         self.carrying = 0  # commits under way that carry what this or another line left unwritten
@@ -90,6 +92,9 @@ class FrameCore:
     def record(self, *steps: model.Step, consume: list[int] | None = None) -> Routine[None]:
         """Make entries durable, with whatever waits to be written."""
         rows = [*self.unwritten, *steps]
+        if self.turns is not None:
+            for step in steps:
+                self.expect(step)
         carried, self.unwritten = bool(self.unwritten), []
         operation = Record(worker=self.claimed.worker, run_id=self.run_id, steps=rows, consume=consume or [])
         self.carrying += carried
@@ -99,6 +104,11 @@ class FrameCore:
             self.carrying -= carried
         for step in steps:
             self.journal.put(step)
+
+    def expect(self, step: model.Step) -> None:
+        """An answer is about to be recorded: its place in the order is known from here on."""
+        if self.turns is not None and step.kind in ANSWERS and step.state in FINAL:
+            self.turns.expect(step.key, step.seq)
 
     def replace(self, step: model.Step) -> Routine[None]:
         """Overwrite a final entry: a failed undoing is tried again."""
@@ -142,8 +152,8 @@ class FrameCore:
             # order, so an empty one behind it is enough.
             yield from self.record()
 
-    def drive(self, routine: Routine[T]) -> T:
-        """Carry a routine out, blocking (frames.Frame)."""
+    def drive(self, call: Call[T] | Routine[T]) -> T:
+        """Carry a call out, blocking (frames.Frame)."""
         raise NotImplementedError
 
     def refuse_if_leaving(self) -> None:
@@ -267,6 +277,7 @@ class FrameCore:
                     finished_at=self.now(),
                 )
             ]
+            self.expect(written[0])
             return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written)
 
         def recorded() -> bool:

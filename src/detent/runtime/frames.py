@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from ..context import Abandoned, Canceled, Routine, Signal, Suspended
+from ..context import Abandoned, Call, Canceled, Routine, Signal, Suspended
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
-from ..kernel.journal import Scope
-from ..kernel.model import Claimed
+from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
+from ..kernel.model import Claimed, StepState
 from . import spawning, waits
 from .branches import scope_var, see_branches
-from .drivers import RECHECK, Idling, adrive, drive
+from .drivers import LINGER, RECHECK, Idling, adrive, drive
 from .frame import FrameCore
 from .guard import StepGuard
+from .order import Turns, Was
 from .requests import MainBody, Wait
 from .services import Services
 
@@ -40,6 +42,7 @@ class Frame(FrameCore):
         super().__init__(services, claimed, definition, steps)
         self.is_async = definition.is_async
         self.waits: list[Wait] = []  # what the run was put down for
+        self.ending = False
         self.loop_thread: int | None = None
         self.branches: set[asyncio.Task[Any]] = set()
         self._root = Scope()
@@ -50,19 +53,147 @@ class Frame(FrameCore):
     def unknowable(self, what: str) -> None:
         """A worker may ask the database whatever it likes."""
 
-    def drive(self, routine: Routine[T]) -> T:
+    def drive(self, call: Call[T] | Routine[T]) -> T:
         try:
-            return drive(self.services, routine, self.waits)
+            if not isinstance(call, Call):
+                return drive(self.services, call, self.waits)
+            if self.turns is None or self._loop is None:
+                return drive(self.services, call.routine, self.waits)
+            return self._drive_in_turn(self._loop, self.turns, call)
         except Suspended:
             self.suspending = True
             raise
 
-    async def adrive(self, routine: Routine[T]) -> T:
+    async def adrive(self, call: Call[T] | Routine[T]) -> T:
         if self.suspending:
             raise asyncio.CancelledError
         if self._loop is None:  # asyncio.run() inside of a `def`
             see_branches(asyncio.get_running_loop())
-        return await adrive(self.services, routine, self._idling)
+        if not isinstance(call, Call):
+            return await adrive(self.services, call, self._idling)
+        if self.turns is None and self.journal.peek(cancel_key(call.key)) is None:
+            return await self._adrive_alone(call)
+        return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+
+    # Recorded order (order.py)
+
+    @property
+    def put_down(self) -> bool:
+        """Whether the workflow ends or leaves this worker: nothing more is delivered to it."""
+        return self.suspending or self.ending or not self.live or self.interrupt == "canceled"
+
+    def _turns_on(self, loop: asyncio.AbstractEventLoop) -> Turns:
+        """The turns on a loop: they begin with what was recorded and not asked for yet."""
+        if self.turns is None or self.turns.loop is not loop:
+            linger = LINGER / 10 if self.services.clock.virtual else LINGER
+            self.turns = Turns(self, loop, self.journal.answers(), linger)
+            if self._idling.main is not None:
+                self.turns.began(self._idling.main)
+        return self.turns
+
+    async def _adrive_alone(self, call: Call[T]) -> T:
+        """The only line of calls: there is nothing to put in order."""
+        begun = self.now_on_loop()
+        try:
+            return await adrive(self.services, call.routine, self._idling)
+        except asyncio.CancelledError:
+            if not self.put_down:
+                self._note_cancel(call, begun)
+            raise
+
+    async def _adrive_in_turn(self, turns: Turns, call: Call[T]) -> T:
+        task, begun = asyncio.current_task(), self.now_on_loop()
+        assert task is not None
+        turns.enter(task)
+        try:
+            was = await self._busy(turns.recorded(call.key))
+            if was is Was.CANCELED:
+                self.journal.find(call.key)
+                raise asyncio.CancelledError
+            if was is Was.ANSWERED:
+                return await adrive(self.services, call.routine, self._idling)
+            try:
+                return await self._adrive_new(turns, call)
+            except asyncio.CancelledError:
+                if not self.put_down:
+                    turns.drop(call.key)
+                    await self._cancel_in_turn(turns, self._note_cancel(call, begun))
+                raise
+        finally:
+            turns.drop(call.key)
+            turns.leave(task)
+
+    async def _adrive_new(self, turns: Turns, call: Call[T]) -> T:
+        """Carry it out; what comes of it, also an error, waits for its turn."""
+        try:
+            value = await adrive(self.services, call.routine, self._idling)
+        except Exception:
+            await self._busy(turns.turn(self._place(turns, call)))
+            raise
+        await self._busy(turns.turn(self._place(turns, call)))
+        return value
+
+    async def _cancel_in_turn(self, turns: Turns, seq: int) -> None:
+        while True:
+            try:
+                await self._busy(turns.turn(seq))
+                return
+            except asyncio.CancelledError:  # once more
+                if self.put_down:
+                    return
+
+    async def _busy(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """A workflow that waits for its turn is not idle."""
+        self._idling.begin()
+        try:
+            return await waiting
+        finally:
+            self._idling.end()
+
+    def _drive_in_turn(self, loop: asyncio.AbstractEventLoop, turns: Turns, call: Call[T]) -> T:
+        """A thread of an async workflow: it waits for the same turns."""
+
+        def on_loop(waiting: Coroutine[Any, Any, Any]) -> Any:
+            future = contextvars.Context().run(
+                asyncio.run_coroutine_threadsafe, self._busy(turns.for_thread(waiting)), loop
+            )
+            try:
+                return future.result()
+            except concurrent.futures.CancelledError:
+                raise Suspended from None
+
+        if on_loop(turns.recorded(call.key)) is Was.ANSWERED:
+            return drive(self.services, call.routine, self.waits)
+        try:
+            try:
+                value = drive(self.services, call.routine, self.waits)
+            except Exception:
+                on_loop(turns.turn(self._place(turns, call)))
+                raise
+            on_loop(turns.turn(self._place(turns, call)))
+            return value
+        finally:
+            loop.call_soon_threadsafe(turns.drop, call.key)
+
+    def _place(self, turns: Turns, call: Call[Any]) -> int:
+        """The number of an answer: that of its record, or of a mark that travels with the next commit."""
+        entry = self.journal.peek(call.key)
+        if entry is not None and entry.kind in ANSWERS and entry.state in FINAL:
+            return entry.seq
+        return self._mark(order_key(call.key), ORDER, call.name)
+
+    def _note_cancel(self, call: Call[Any], begun: float) -> int:
+        """The workflow's own code cancels a call: a replay must not carry it out again."""
+        lasted = round((self.now_on_loop() - begun) * 1e6)
+        return self._mark(cancel_key(call.key), CANCEL, call.name, started_at=self.now() - lasted)
+
+    def _mark(self, key: str, kind: str, name: str, **facts: Any) -> int:
+        mark = self.entry(key, kind, name, StepState.COMPLETED, finished_at=self.now(), **facts)
+        self.unwritten.append(self.journal.put(mark))
+        return mark.seq
+
+    def now_on_loop(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def scope(self) -> Scope:
         """The line of calls that we are on: the main one, or that of a task of the workflow."""
@@ -73,14 +204,18 @@ class Frame(FrameCore):
         """The workflow has started a task: a line of its own (branches.Branching)."""
         self.branches.add(task)
         task.add_done_callback(self.branches.discard)
+        if not self.replaying:
+            self._turns_on(task.get_loop()).began(task)
 
-    def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Routine[Any]:
-        return self.call_step(step, self.scope().key(step.name), "step", args, kwargs)
+    def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+        key = self.scope().key(step.name)
+        return Call(key, step.name, self.call_step(step, key, "step", args, kwargs))
 
     def child(
         self, workflow: FunctionWorkflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Routine[Any]:
-        return self._only(spawning.spawn(self, self.scope(), workflow, [(args, kwargs)]))
+    ) -> Call[Any]:
+        handles = spawning.spawn(self, self.scope(), workflow, [(args, kwargs)])
+        return Call(handles[0].key, workflow.name, self._only(handles))
 
     def _only(self, handles: list[Handle[Any]]) -> Routine[Any]:
         return (yield from spawning.gathered(self, handles))[0]
@@ -113,23 +248,28 @@ class Frame(FrameCore):
     def flush_outgoing(self) -> Routine[None]:
         return spawning.flush(self)
 
-    def gathered(self, handles: list[Handle[Any]]) -> Routine[list[Any]]:
-        return spawning.gathered(self, handles)
+    def gathered(self, handles: list[Handle[Any]]) -> Call[list[Any]]:
+        name = handles[0].definition.name if handles else "nothing"
+        return Call(self.scope().key("await/"), name, spawning.gathered(self, handles))
 
-    def sleep(self, span: int | None, until: int | None) -> Routine[None]:
-        return waits.sleep(self, self.scope().key("sleep"), span, until)
+    def sleep(self, span: int | None, until: int | None) -> Call[None]:
+        key = self.scope().key("sleep")
+        return Call(key, "sleep", waits.sleep(self, key, span, until))
 
     def value(self, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]:
         return waits.value(self, self.scope().key(name), name, make, type)
 
-    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Routine[Any]:
-        return waits.receive(self, self.scope().key(f"receive/{name}"), name, timeout, default, type)
+    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Call[Any]:
+        key = self.scope().key(f"receive/{name}")
+        return Call(key, name, waits.receive(self, key, name, timeout, default, type))
 
-    def publish(self, name: str, value: Any) -> Routine[None]:
-        return waits.publish(self, self.scope().key(f"publish/{name}"), name, value)
+    def publish(self, name: str, value: Any) -> Call[None]:
+        key = self.scope().key(f"publish/{name}")
+        return Call(key, name, waits.publish(self, key, name, value))
 
-    def send(self, run_id: str, name: str, value: Any) -> Routine[None]:
-        return waits.send(self, self.scope().key(f"send/{name}"), run_id, name, value)
+    def send(self, run_id: str, name: str, value: Any) -> Call[None]:
+        key = self.scope().key(f"send/{name}")
+        return Call(key, name, waits.send(self, key, run_id, name, value))
 
     def patched(self, id: str) -> Routine[bool]:
         return waits.patched(self, id)
@@ -167,6 +307,7 @@ class Frame(FrameCore):
             self.suspending = True
             raise
         finally:
+            self.ending = True
             self._idling.main = None
             while task.cancelling():
                 task.uncancel()

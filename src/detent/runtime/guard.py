@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..context import Call
 from ..kernel.journal import FINAL
 from ..kernel.model import StepState
 from .failures import encode_error
@@ -50,5 +51,5 @@ class StepGuard:
         entry = frame.entry(
             self._key, "step", self._name, state, started_at=self._started, finished_at=frame.now(), **facts
         )
-        frame.drive(frame.record(entry))
+        frame.drive(Call(self._key, self._name, frame.record(entry)))
         self._entry = entry

@@ -21,12 +21,12 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from ..clock import from_micros
-from ..context import Context, Routine, Suspended
+from ..context import Call, Context, Routine, Suspended
 from ..errors import CannotDecode, DeadlineExceeded
 from ..functions import Definition, FunctionWorkflow, Handle
 from ..kernel import model
 from ..kernel.drift import Difference, Kind, Recording, Seen
-from ..kernel.journal import FINAL, Journal, Scope
+from ..kernel.journal import FINAL, Journal, Scope, cancel_key, order_key
 from ..kernel.model import Claimed
 from . import spawning, waits
 from .branches import see_branches
@@ -157,8 +157,8 @@ class RecordedFrame(Frame):
 
     # Answers, and the edge
 
-    def drive(self, routine: Routine[T]) -> T:
-        answered, value, keys = self._answer(routine)
+    def drive(self, call: Call[T] | Routine[T]) -> T:
+        answered, value, keys = self._answer(_routine(call))
         if answered:
             if isinstance(value, _Raised):
                 raise value.error
@@ -173,10 +173,15 @@ class RecordedFrame(Frame):
         self.seen.edge.append(key)
         self.leave()
 
-    async def adrive(self, routine: Routine[T]) -> T:
+    async def adrive(self, call: Call[T] | Routine[T]) -> T:
+        routine = _routine(call)
         if self.leaving():
             routine.close()
             raise asyncio.CancelledError
+        if isinstance(call, Call) and cancel_key(call.key) in self._recorded:
+            self.journal.find(call.key)
+            routine.close()
+            await self._park(call.key)  # until the code cancels it again
         if self.stage is None:  # asyncio.run() inside of a `def`
             see_branches(asyncio.get_running_loop())
             self.seen.loose = True  # we do not know that loop, and cannot tell when it is at rest
@@ -184,6 +189,8 @@ class RecordedFrame(Frame):
         if not answered:
             await self._park(self._edge(keys))
         if self.stage is not None:
+            if isinstance(call, Call):
+                keys.append(order_key(call.key))
             await self.stage.turn([self._recorded[key] for key in keys if key in self._recorded])
         if isinstance(value, _Raised):
             raise value.error
@@ -240,8 +247,11 @@ class RecordedFrame(Frame):
             self._go_ahead(new[0])
         return handles
 
-    def sleep(self, span: int | None, until: int | None) -> Routine[None]:
+    def sleep(self, span: int | None, until: int | None) -> Call[None]:
         key = self.scope().key("sleep")
+        return Call(key, "sleep", self._sleep(key, span, until))
+
+    def _sleep(self, key: str, span: int | None, until: int | None) -> Routine[None]:
         if key in self._recorded:
             return waits.sleep(self, key, span, until)
         left = span if span is not None else (until or 0) - self.now()
@@ -360,6 +370,10 @@ class _Line(Scope):
 
     def child(self, name: str) -> Scope:
         return _Line(self._frame, super().child(name).path)
+
+
+def _routine(call: Call[T] | Routine[T]) -> Routine[T]:
+    return call.routine if isinstance(call, Call) else call
 
 
 def _given(value: T) -> Routine[T]:

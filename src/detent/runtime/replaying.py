@@ -36,7 +36,7 @@ from ..errors import CannotDecode
 from ..functions import Definition, FunctionWorkflow
 from ..kernel import model
 from ..kernel.drift import Difference, End, Kind, Recording, Replay, judge
-from ..kernel.journal import POINTS
+from ..kernel.journal import CANCEL, ORDER, POINTS
 from ..serialization import Codec
 from .branches import see_branches
 from .calls import decode_call
@@ -47,6 +47,7 @@ from .services import Services, Threads
 from .stillness import PIECE, StillLoop
 
 DEFAULT_TIMEOUT = 30.0  # seconds of real time
+ORDERED = (*POINTS, ORDER, CANCEL)
 _MOST_TICKS = 10_000  # timers in a row without a word from the code
 _PATIENCE = 0.25  # seconds of real time, before something that is missed is said not to come
 
@@ -248,8 +249,7 @@ class Stage:
         self._ticks = 0
         self._asked = 0
         self._patience = _PATIENCE
-        moments = [step.started_at or step.finished_at for step in frame.recording.points()]
-        self._begin = min((moment for moment in moments if moment), default=0)
+        self._due = _due(frame.recording)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         frame, loop = self._frame, self._loop
@@ -305,11 +305,10 @@ class Stage:
     # What branches wait for (recorded.Stage)
 
     async def turn(self, entries: list[model.Step]) -> None:
-        moments = [(_ended(entry), entry.seq) for entry in entries if entry.kind in POINTS]
-        if self._frame.in_order and moments:
-            moment, seq = max(moments)
+        places = [self._due[entry.key] for entry in entries if entry.key in self._due]
+        if self._frame.in_order and places:
+            due, seq = max(places)
             future: asyncio.Future[None] = self._loop.create_future()
-            due = max(0.0, (moment - self._begin) / 1e6)
             heapq.heappush(self._turns, (due, seq, next(self._count), future))
             await future
 
@@ -393,6 +392,23 @@ class Stage:
         if left is None or self._ticks > _MOST_TICKS:
             self._loop.stop()
         return left or 0.0
+
+
+def _due(recording: Recording) -> dict[str, tuple[float, int]]:
+    """When the recorded answers come, in seconds from the beginning, and their numbers.
+
+    Times may come from several clocks, so they never go back in the order of the numbers.
+    """
+    moments = [step.started_at or step.finished_at for step in recording.points()]
+    begin = min((moment for moment in moments if moment), default=0)
+    places: dict[str, tuple[float, int]] = {}
+    latest = 0.0
+    for step in sorted(recording.steps, key=lambda step: step.seq):
+        if step.kind in ORDERED and (step.seq or step.kind in POINTS):
+            due = max(0.0, (_ended(step) - begin) / 1e6)
+            latest = max(latest, due) if step.seq else latest
+            places[step.key] = (latest if step.seq else due, step.seq)
+    return places
 
 
 def _ended(entry: model.Step) -> int:

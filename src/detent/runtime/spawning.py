@@ -258,7 +258,8 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
 def gathered(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[list[Any]]:
     """The results of all, in order; the first failure is raised when all are done."""
     just_spawned = bool(frame.outgoing)
-    yield from frame.checkpoint()
+    if just_spawned or not all(_done(frame, handle) for handle in handles):
+        yield from frame.checkpoint()
     while missing := [handle for handle in handles if not _done(frame, handle)]:
         if not just_spawned:
             yield from look(frame)

@@ -9,7 +9,7 @@ from ..clock import from_micros
 from ..context import Routine
 from ..durable import MISSING
 from ..errors import ReceiveTimeout
-from ..kernel.journal import FINAL, POINTS
+from ..kernel.journal import FINAL, POINTS, order_key
 from ..kernel.model import Await, Message, Send, StepState
 from .failures import encode_error
 from .frame import FrameCore
@@ -24,7 +24,8 @@ def sleep(frame: FrameCore, key: str, span: int | None, until: int | None) -> Ro
         wake_at = until if until is not None else frame.now() + max(0, span or 0)
         entry = frame.entry(key, "sleep", "sleep", StepState.WAITING, wake_at=wake_at, started_at=frame.now())
         frame.unwritten.append(frame.journal.put(entry))
-    yield from frame.wait_until(entry.wake_at or 0)
+    if frame.journal.peek(order_key(key)) is None:  # it has ended, by another worker's clock
+        yield from frame.wait_until(entry.wake_at or 0)
 
 
 def value(frame: FrameCore, key: str, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]:
