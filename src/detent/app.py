@@ -417,9 +417,13 @@ class Run(RunFacts, Generic[R]):
         """Stop new work of this run; what executes ends and is recorded."""
         self._row = self._app.engine.pause(self.id, reason)
 
-    def resume(self) -> None:
-        """Let a paused run go on, or take a failed one up again from its failure."""
-        self._row = self._app.engine.resume(self.id)
+    def resume(self, *, accept_drift: bool = False) -> None:
+        """Continue a paused run, or a failed one from its failure.
+
+        `accept_drift=True` lets the run continue although the code asks for other steps or
+        arguments than it recorded: the recorded results stay, and a warning is logged for each.
+        """
+        self._row = self._app.engine.resume(self.id, accept_drift=accept_drift)
 
     def cancel(self, *, reason: str | None = None) -> None:
         """End the run and its children; what can be undone is undone."""

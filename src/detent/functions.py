@@ -374,10 +374,10 @@ class AsyncView(Generic[P, R]):
     @overload
     def __call__(
         self: AsyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> Awaitable[T]: ...
+    ) -> Coroutine[Any, Any, T]: ...
     @overload
-    def __call__(self: AsyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    def __call__(self: AsyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         definition = self._definition
         frame = current_frame(definition.name)
         if frame is None:

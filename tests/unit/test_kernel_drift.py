@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.drift import Difference, End, Kind, Recording, Seen, judge, line_of
+from detent.kernel.drift import Difference, End, Kind, Recording, Seen, judge
+from detent.kernel.journal import line_of
 from detent.kernel.model import RunRow, Step
 
 NOW = 1_000

@@ -85,8 +85,8 @@ class AsyncRun(RunFacts, Generic[R]):
     async def pause(self, *, reason: str | None = None) -> None:
         self._row = await in_thread(lambda: self._engine.pause(self.id, reason))
 
-    async def resume(self) -> None:
-        self._row = await in_thread(lambda: self._engine.resume(self.id))
+    async def resume(self, *, accept_drift: bool = False) -> None:
+        self._row = await in_thread(lambda: self._engine.resume(self.id, accept_drift=accept_drift))
 
     async def cancel(self, *, reason: str | None = None) -> None:
         self._row = await in_thread(lambda: self._engine.cancel(self.id, reason))

@@ -37,12 +37,13 @@ def pause(app: str, id: str, reason: str | None, as_json: bool) -> None:
 @command(example="detent resume shop:app order-42")
 @app_argument
 @id_argument
+@click.option("--accept-drift", is_flag=True, help="Continue although the code differs from the record.")
 @json_option
-def resume(app: str, id: str, as_json: bool) -> None:
-    """Let a paused run go on, or take a failed one up again from its failure."""
+def resume(app: str, id: str, accept_drift: bool, as_json: bool) -> None:
+    """Continue a paused run, or a failed one from its failure."""
     with opened(app) as found:
         run = found.run(id)
-        run.resume()
+        run.resume(accept_drift=accept_drift)
         report(found, run, as_json=as_json)
 
 

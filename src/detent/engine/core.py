@@ -224,6 +224,7 @@ class Engine:
             queues=tuple(self.settings.queues),
             heroes=self.heroes,
             on_error=self.settings.on_error,
+            lenient=self.settings.on_drift == "warn",
             loop=Loop(loop),
         )
 
@@ -394,9 +395,11 @@ class Engine:
         self._tell(run_id, "paused")
         return self.store.run(run_id)
 
-    def resume(self, run_id: str) -> RunRow:
+    def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:
         course = self.course(run_id)
-        self._control(lambda now: self.store.resume(run_id, now=now, course=course))
+        self._control(
+            lambda now: self.store.resume(run_id, now=now, course=course, accept_drift=accept_drift)
+        )
         self._poke()
         return self.store.run(run_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from ..clock import Clock, SystemClock
 from ..context import Context
@@ -31,6 +31,7 @@ class Settings:
     max_payload: int = DEFAULT_MAX_PAYLOAD
     pool_size: int = 10
     transform: Transform | None = None
+    on_drift: Literal["pause", "warn"] = "pause"  # a replay that asks for other arguments than recorded
     on_error: Callable[[BaseException, Context], None] | None = None
     missing_after: timedelta = timedelta(minutes=1)
     retention: timedelta | None = None  # None: what is over stays
@@ -44,6 +45,8 @@ class Settings:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.lease < timedelta(seconds=2):
             raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
+        if self.on_drift not in ("pause", "warn"):
+            raise ConfigurationError(f"on_drift={self.on_drift!r}: it is 'pause' or 'warn'")
         if self.retention is not None:
             check_age("retention", self.retention)
 

@@ -14,6 +14,7 @@ from ..clock import from_micros
 from ..errors import DetentError
 from ..kernel.decide import DECIDER
 from ..kernel.graph import Graph
+from ..kernel.journal import ACCEPTED, CANCEL, ORDER, cancel_key
 from ..kernel.model import (
     Attribute,
     Error,
@@ -29,7 +30,8 @@ from ..runtime.failures import decode_error
 from .core import Engine
 from .graphs import graph_of
 
-UNSEEN = frozenset({"spawn", "spawned", "progress"})  # kinds of journal entries that are no steps
+# Kinds of journal entries that are no steps.
+UNSEEN = frozenset({"spawn", "spawned", "progress", ORDER, ACCEPTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +218,13 @@ def _awake(step: Step, until: int) -> Step:
 
 
 def _of_step(step: Step) -> Execution:
+    canceled = step.kind == CANCEL
     return Execution(
-        node=step.key,
+        node=step.key.removeprefix(cancel_key("")) if canceled else step.key,
         attempt=step.attempt,
         kind=step.kind,
-        state=step.state,
-        outcome="success" if step.state == "completed" else None,
+        state="canceled" if canceled else step.state,
+        outcome="canceled_by_workflow" if canceled else "success" if step.state == "completed" else None,
         worker=None,
         scheduled_for=_moment(step.wake_at),
         started_at=_moment(step.started_at),

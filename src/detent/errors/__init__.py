@@ -39,7 +39,8 @@
         ├── LeaseLost              another worker owns the execution now
         ├── StepFailed             a step's error whose class cannot be rebuilt
         ├── StepTimeout  StepCrashed  ReceiveTimeout
-        ├── StepMismatch           a strict replay met other arguments
+        ├── StepMismatch           a replay asks for a recorded step with other arguments
+        ├── StepsNotAsked          a strict replay goes on without recorded steps
         ├── StepOutsideRun         a step was called where it cannot be recorded
         ├── BlockingCall           a blocking call would stop an event loop
         ├── NotInRun               what only a running workflow can do
@@ -120,6 +121,7 @@ from .runs import (
     StepFailed,
     StepMismatch,
     StepOutsideRun,
+    StepsNotAsked,
     StepTimeout,
     TooManyRecoveries,
     TransactionMisused,
@@ -178,6 +180,7 @@ __all__ = [
     "StepNotDefined",
     "StepOutsideRun",
     "StepTimeout",
+    "StepsNotAsked",
     "TooManyRecoveries",
     "TransactionMisused",
     "UnknownDefinition",

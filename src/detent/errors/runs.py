@@ -151,6 +151,12 @@ class ReceiveTimeout(RunError, TimeoutError):
         return f"no message {self.name!r} came in time; receive(..., default=...) returns a value instead"
 
 
+_DRIFT_HELP = (
+    "Deploy the code that started the run, guard the change with detent.patched(), "
+    "accept the difference with run.resume(accept_drift=True), or fork the run with app.fork()."
+)
+
+
 @facts
 class StepMismatch(RunError):
     run_id: str
@@ -160,9 +166,22 @@ class StepMismatch(RunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id} cannot go on: step {self.step!r} was recorded with {self.recorded}, "
-            f"and the code now asks for {self.asked}. Finish the run with the code that began it, "
-            f"or guard the change with detent.patched()."
+            f"run {self.run_id} cannot continue: step {self.step!r} was recorded with {self.recorded}, "
+            f"but the code now asks for {self.asked}. {_DRIFT_HELP}"
+        )
+
+
+@facts
+class StepsNotAsked(RunError):
+    run_id: str
+    step: str
+    recorded: list[str]
+
+    def __str__(self) -> str:
+        names = ", ".join(repr(key) for key in self.recorded)
+        return (
+            f"run {self.run_id} cannot continue: the code now asks for {self.step!r}, which is new, "
+            f"before it has asked for {names}, which the run has recorded. {_DRIFT_HELP}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import InvalidState
+from .journal import ACCEPTED, CANCEL, ORDER
 from .model import Error, RunState, Step, StepState
 
 _ALLOWED = {
@@ -35,7 +36,7 @@ def set_aside(steps: list[Step], error: str | None = None, *, main_failed: bool 
     where the main function itself did not fail, but was held up by something else.
     """
     broken = [step for step in steps if step.state in (StepState.FAILED, StepState.RETRYING)]
-    done = [step for step in steps if step.state == StepState.COMPLETED and step.kind not in GIVEN_AWAY]
+    done = [step for step in steps if step.state == StepState.COMPLETED and step.kind not in NO_SUCCESS]
     last = max((step.seq for step in done), default=0)
     moment = max((step.finished_at or 0 for step in done), default=0)
 
@@ -52,6 +53,7 @@ def set_aside(steps: list[Step], error: str | None = None, *, main_failed: bool 
 
 
 GIVEN_AWAY = ("spawn", "child")
+NO_SUCCESS = (*GIVEN_AWAY, ORDER, CANCEL, ACCEPTED)  # kinds that say nothing about how far the run has got
 
 
 def _facts(error: str | None) -> tuple[str, str] | None:

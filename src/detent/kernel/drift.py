@@ -36,7 +36,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import field
 
-from .journal import POINTS
+from .journal import POINTS, line_of
 from .model import Error, RunRow, RunState, Step
 
 _SHOWN = 3  # keys that a line lists before it only counts
@@ -262,14 +262,6 @@ def _unreadable(found: list[tuple[Step, str]]) -> list[Difference]:
         )
         for step, why in found
     ]
-
-
-def line_of(step: Step) -> str:
-    """The line that a step belongs to: `branch:` for `branch:charge#2`, nothing for the main line."""
-    # The names of messages may have a colon of their own.
-    own = step.key.rfind(f"{step.kind}/{step.name}") if step.kind in ("receive", "publish", "send") else -1
-    end = own if own >= 0 else step.key.rfind(":") + 1
-    return step.key[:end]
 
 
 def _same_error(recorded: Error, seen: Error | None) -> bool:

@@ -23,6 +23,7 @@ ANSWERS = ("step", "receive", "publish", "send", "result")
 # Entries that only give the place of an answer whose own entry does not: the end of a sleep, of spawned
 # work, of a child; and the cancellation of a call by the workflow's own code.
 ORDER, CANCEL = "order", "cancel"
+ACCEPTED = "accepted"  # an operator accepted that the code differs from what was recorded before
 # What the code asked for as a point of its own way; values, marks and places only go along.
 POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
 
@@ -128,6 +129,30 @@ class Journal:
     def unasked(self) -> list[Step]:
         """What is recorded, and the code of today never asked for."""
         return [step for key, step in self._entries.items() if key not in self._asked]
+
+    def skipped(self, line: str) -> list[Step]:
+        """The recorded calls of one line that the code has not asked for, in the recorded order."""
+        accepted = self.accepted
+        found = [
+            step
+            for step in self.unasked()
+            if step.kind in POINTS and step.seq >= accepted and line_of(step) == line
+        ]
+        return sorted(found, key=lambda step: step.seq)
+
+    @property
+    def accepted(self) -> int:
+        """Up to which number an operator accepted that the code differs from the record."""
+        marks = (step.seq for step in self._entries.values() if step.kind == ACCEPTED)
+        return max(marks, default=0)
+
+
+def line_of(step: Step) -> str:
+    """The line that a step belongs to: `branch:` for `branch:charge#2`, nothing for the main line."""
+    # The names of messages may have a colon of their own.
+    own = step.key.rfind(f"{step.kind}/{step.name}") if step.kind in ("receive", "publish", "send") else -1
+    end = own if own >= 0 else step.key.rfind(":") + 1
+    return step.key[:end]
 
 
 def _place(answer: Answer) -> int:

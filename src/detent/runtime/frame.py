@@ -7,16 +7,19 @@ How a routine's requests are performed is the driver's business (drivers.py).
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from ..clock import from_micros, span_micros
 from ..context import Abandoned, Call, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
-from ..errors import DeadlineExceeded, PayloadError, StepMismatch
+from ..errors import DeadlineExceeded, PayloadError, StepMismatch, StepsNotAsked
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
-from ..kernel.journal import ANSWERS, FINAL, Journal
+from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
 from .failures import encode_error, message_of, raisable
@@ -26,6 +29,8 @@ from .services import Services
 from .transactions import in_transaction
 
 T = TypeVar("T")
+log = logging.getLogger("detent.worker")
+LONGEST_SHOWN = 200  # characters of a value in a message
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 
 
@@ -63,6 +68,7 @@ class FrameCore:
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
         )
         self.live = True
+        self.signal: PauseRun | CancelRun | None = None  # of a task, for the whole run
         self.suspending = False
         self.undoing = False
         # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
@@ -203,6 +209,8 @@ class FrameCore:
             if found.state == StepState.FAILED:
                 _raise_by_policy(step, raisable(step.name, found.error), None)
             return self.recorded(step.name, found, step.returns)
+        if found is None and kind == "step":
+            self.begin_new(key, kind, step.name)
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
@@ -360,9 +368,55 @@ class FrameCore:
             return
         if same_call(self.services.codec, step, entry.input, text):
             return
-        if self.definition.strict or (isinstance(step, Step | FunctionWorkflow) and step.strict):
-            raise StepMismatch(self.run_id, entry.key, entry.input, text)
-        self.note("drift", {"step": entry.key, "recorded": entry.input, "asked": text})
+        self.drifted(entry, text, strict=isinstance(step, Step | FunctionWorkflow) and step.strict)
+
+    def check_message(self, entry: model.Step, call: str) -> None:
+        """The same for a message that was sent; older records do not hold what it said."""
+        if entry.input is not None and entry.input != call:
+            decode = self.services.codec.decode
+            if decode(entry.input) != decode(call):
+                self.drifted(entry, call)
+
+    def drifted(self, entry: model.Step, text: str, *, strict: bool = False) -> None:
+        """Pause the run, unless somebody accepts that the record answers another question."""
+        accepted = entry.seq < self.journal.accepted
+        strict = strict or self.definition.strict or not self.services.lenient
+        if strict and not accepted:
+            recorded = self.brief(entry.input)
+            raise PauseRun(StepMismatch(self.run_id, entry.key, recorded, self.brief(text)))
+        self.report_drift(entry.key, {"step": entry.key, "recorded": entry.input, "asked": text})
+
+    def report_drift(self, what: str, detail: object, event: str = "drift") -> None:
+        """Say that the code and the record differ: in the log, in the history, in listings."""
+        log.warning(
+            "run %s of %s differs from its record (%s): %s",
+            self.run_id,
+            self.definition.name,
+            event,
+            what,
+            extra={"run": self.run_id, "type": self.definition.name},
+        )
+        self.note(event, detail)
+
+    def begin_new(self, key: str, kind: str, name: str) -> None:
+        """Something new is asked for: a strict workflow must have asked for all that it recorded before."""
+        if self.definition.strict and self.claimed.deliveries > 1:
+            asked = model.Step(
+                run_id="", key=key, seq=0, kind=kind, name=name, state=StepState.WAITING, written_by=0
+            )
+            skipped = [step.key for step in self.journal.skipped(line_of(asked))]
+            if skipped:
+                raise PauseRun(StepsNotAsked(self.run_id, key, skipped))
+
+    def brief(self, text: str | None) -> str:
+        """A stored value for people, and not too much of it."""
+        if text is None:
+            return "nothing"
+        try:
+            plain = msgspec.json.encode(self.services.codec.decode(text)).decode()
+        except Exception:  # a transform may raise anything
+            plain = text
+        return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}…"
 
     def note(self, event: str, detail: object) -> None:
         """A line for the run's history; nobody waits for it."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from ..context import Abandoned, Call, Canceled, Routine, Signal, Suspended
+from ..context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, Signal, Suspended
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
@@ -71,16 +71,29 @@ class Frame(FrameCore):
             see_branches(asyncio.get_running_loop())
         if not isinstance(call, Call):
             return await adrive(self.services, call, self._idling)
-        if self.turns is None and self.journal.peek(cancel_key(call.key)) is None:
-            return await self._adrive_alone(call)
-        return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+        try:
+            if self.turns is None and self.journal.peek(cancel_key(call.key)) is None:
+                return await self._adrive_alone(call)
+            return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+        except (PauseRun, CancelRun) as signal:
+            self._stop_all(signal)
+            raise
+
+    def _stop_all(self, signal: PauseRun | CancelRun) -> None:
+        """A task pauses or cancels the run: the main task need not await it, and ends as well."""
+        main = self._idling.main
+        on_loop = self.loop_thread == threading.get_ident()
+        if main is not None and self.signal is None and on_loop and main is not asyncio.current_task():
+            self.signal = signal
+            main.cancel()
 
     # Recorded order (order.py)
 
     @property
     def put_down(self) -> bool:
         """Whether the workflow ends or leaves this worker: nothing more is delivered to it."""
-        return self.suspending or self.ending or not self.live or self.interrupt == "canceled"
+        leaves = self.suspending or self.ending or not self.live
+        return leaves or self.signal is not None or self.interrupt == "canceled"
 
     def _turns_on(self, loop: asyncio.AbstractEventLoop) -> Turns:
         """The turns on a loop: they begin with what was recorded and not asked for yet."""
@@ -214,7 +227,7 @@ class Frame(FrameCore):
     def child(
         self, workflow: FunctionWorkflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call[Any]:
-        handles = spawning.spawn(self, self.scope(), workflow, [(args, kwargs)])
+        handles = self._spawned(workflow, [(args, kwargs)])
         return Call(handles[0].key, workflow.name, self._only(handles))
 
     def _only(self, handles: list[Handle[Any]]) -> Routine[Any]:
@@ -223,7 +236,7 @@ class Frame(FrameCore):
     def spawn(
         self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> list[Handle[Any]]:
-        handles = spawning.spawn(self, self.scope(), definition, calls)
+        handles = self._spawned(definition, calls)
         if self.outgoing:
             if self.loop_thread == threading.get_ident():
                 # Nothing may block the loop: it becomes durable a moment later, and many at once.
@@ -236,6 +249,15 @@ class Frame(FrameCore):
             else:
                 self.drive(self.checkpoint())
         return handles
+
+    def _spawned(
+        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[Handle[Any]]:
+        try:
+            return spawning.spawn(self, self.scope(), definition, calls)
+        except PauseRun as signal:
+            self._stop_all(signal)
+            raise
 
     def _flushed(self, task: asyncio.Task[None]) -> None:
         self._flushing -= {task}
@@ -298,6 +320,8 @@ class Frame(FrameCore):
         except asyncio.CancelledError as error:
             if self.suspending:
                 raise Suspended from None
+            if self.signal is not None:
+                raise self.signal from None
             if self.interrupt == "canceled":
                 raise Canceled from None
             if task.cancelling():

@@ -62,6 +62,8 @@ def _workflow(frame: Frame) -> Routine[Ending]:
         return (yield from _failed(frame, mark.error))
     try:
         value = yield from _body(frame)
+        if frame.signal is not None:
+            raise frame.signal
         what = f"the result of {frame.definition.name!r}"
         result = frame.encode(value, what)
         frame.services.codec.decode(result, frame.definition.returns, what)  # whoever asks must get it back
@@ -118,11 +120,17 @@ def _canceled_by_step(frame: Frame, error: str | None) -> Routine[Ending]:
 
 
 def _report_unasked(frame: Frame) -> None:
-    """What is recorded, and the code of today did not ask for: kept, and said."""
+    """Report what is recorded, and the code of today did not ask for: the record is kept."""
     if frame.claimed.deliveries > 1:
-        keys = [step.key for step in frame.journal.unasked() if step.kind in _REPORTED]
-        if keys:
-            frame.note("unasked", {"steps": keys})
+        accepted = frame.journal.accepted
+        unasked = [
+            step
+            for step in frame.journal.unasked()
+            if step.kind in _REPORTED and (not step.seq or step.seq > accepted)
+        ]
+        if unasked:
+            keys = [step.key for step in unasked]
+            frame.report_drift(f"recorded, and not asked for: {', '.join(keys)}", {"steps": keys}, "unasked")
 
 
 def _settle(frame: Frame, ending: Ending) -> Routine[None]:

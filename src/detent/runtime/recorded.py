@@ -39,7 +39,6 @@ from .requests import Wait
 from .services import Services
 
 T = TypeVar("T")
-LONGEST_SHOWN = 200
 
 
 class Stage(Protocol):
@@ -311,6 +310,9 @@ class RecordedFrame(Frame):
                 )
             )
 
+    def check_message(self, entry: model.Step, call: str) -> None:
+        """What a message said does not change what the workflow does."""
+
     def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
         try:
             return super().recorded(name, entry, returns)
@@ -319,15 +321,8 @@ class RecordedFrame(Frame):
                 self.seen.unreadable.append((entry, f"it does not fit {error.type}: {error.reason}"))
             raise
 
-    def brief(self, text: str | None) -> str:
-        """A stored value for people, and not too much of it."""
-        if text is None:
-            return "nothing"
-        try:
-            plain = msgspec.json.encode(self.services.codec.decode(text)).decode()
-        except Exception:  # a transform may raise anything
-            plain = text
-        return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}…"
+    def begin_new(self, key: str, kind: str, name: str) -> None:
+        """What is new is judged when the replay is over."""
 
     def note(self, event: str, detail: object) -> None:
         """The history is not written to."""

@@ -167,6 +167,7 @@ class Services:
     registry: Registry
     queues: tuple[str, ...]
     heroes: Heroes
+    lenient: bool = False  # a replay that asks for other arguments than recorded goes on, with a warning
     local: Local | None = None
     on_error: Callable[[BaseException, Context], None] | None = None
     loop: Loop = field(default_factory=Loop)

@@ -53,12 +53,14 @@ def spawn(
         if isinstance(definition, FunctionWorkflow):
             run_id = child_id(frame.run_id, key)
             if (found := frame.journal.find(key)) is None:
+                frame.begin_new(key, "child", definition.name)
                 _add_child(frame, definition, key, run_id, text)
             else:
                 frame.check_drift(definition, found, text)
             handles.append(Handle(frame, key, run_id, definition, run_id))  # type: ignore[arg-type]
         else:
             if (found := frame.journal.find(key)) is None:
+                frame.begin_new(key, "spawn", definition.name)
                 _add_step(frame, definition, key, topic, text)
             else:
                 frame.check_drift(definition, found, text)

@@ -11,6 +11,7 @@ from ..durable import MISSING
 from ..errors import ReceiveTimeout
 from ..kernel.journal import FINAL, POINTS, order_key
 from ..kernel.model import Await, Message, Send, StepState
+from .calls import encode_call
 from .failures import encode_error
 from .frame import FrameCore
 from .requests import Commit, Read, Wait
@@ -20,6 +21,7 @@ def sleep(frame: FrameCore, key: str, span: int | None, until: int | None) -> Ro
     """Wait until the recorded moment; the first time, record it."""
     entry = frame.journal.find(key)
     if entry is None:
+        frame.begin_new(key, "sleep", "sleep")
         yield from frame.checkpoint()
         wake_at = until if until is not None else frame.now() + max(0, span or 0)
         entry = frame.entry(key, "sleep", "sleep", StepState.WAITING, wake_at=wake_at, started_at=frame.now())
@@ -61,6 +63,7 @@ def patched(frame: FrameCore, id: str) -> Routine[bool]:
 
 def publish(frame: FrameCore, key: str, name: str, value: Any) -> Routine[None]:
     if frame.journal.find(key) is None:
+        frame.begin_new(key, "publish", name)
         text = frame.encode(value, f"the published value {name!r}")
         yield from frame.checkpoint()
         yield from frame.record(
@@ -70,21 +73,25 @@ def publish(frame: FrameCore, key: str, name: str, value: Any) -> Routine[None]:
 
 def send(frame: FrameCore, key: str, run_id: str, name: str, value: Any) -> Routine[None]:
     """Send, then record: a crash between the two sends the same message id again, which changes nothing."""
-    if frame.journal.find(key) is None:
-        text = frame.encode(value, f"the message {name!r}")
-        yield from frame.checkpoint()
-        yield Commit(
-            Send(
-                run_id=run_id,
-                message_id=f"{frame.run_id}:{key}",
-                name=name,
-                value=text,
-                sent_at=frame.now(),
-            )
+    entry = frame.journal.find(key)
+    call = encode_call(frame.services.codec, f"the message {name!r}", (run_id, value), {})
+    if entry is not None:
+        frame.check_message(entry, call)
+        return
+    frame.begin_new(key, "send", name)
+    text = frame.encode(value, f"the message {name!r}")
+    yield from frame.checkpoint()
+    yield Commit(
+        Send(
+            run_id=run_id,
+            message_id=f"{frame.run_id}:{key}",
+            name=name,
+            value=text,
+            sent_at=frame.now(),
         )
-        yield from frame.record(
-            frame.entry(key, "send", name, StepState.COMPLETED, result="null", finished_at=frame.now())
-        )
+    )
+    facts = {"input": call, "result": "null", "finished_at": frame.now()}
+    yield from frame.record(frame.entry(key, "send", name, StepState.COMPLETED, **facts))
 
 
 def receive(
@@ -96,6 +103,8 @@ def receive(
         if entry.state == StepState.FAILED and default is not MISSING:
             return default
         return frame.recorded(name, entry, type)
+    if entry is None:
+        frame.begin_new(key, "receive", name)
     begun = entry.started_at if entry is not None else frame.now()
     expires = entry.wake_at if entry is not None else None if timeout is None else frame.now() + timeout
     while True:

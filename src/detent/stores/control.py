@@ -13,7 +13,8 @@ from ..errors import InvalidState
 from ..kernel.advance import Course
 from ..kernel.control import GIVEN_AWAY, check, set_aside, stops, taken_up, undone
 from ..kernel.decide import DECIDER
-from ..kernel.model import MAIN, Claimed, RunRow, RunState, topic_of
+from ..kernel.journal import ACCEPTED
+from ..kernel.model import MAIN, Claimed, RunRow, RunState, Step, StepState, topic_of
 from ..kernel.settle import Outcome
 from . import readiness
 from .base import Tx, rows_to, write
@@ -32,7 +33,9 @@ def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
     return run
 
 
-def resume(tx: Tx, run_id: str, *, now: int, course: Course | None = None) -> RunRow:
+def resume(
+    tx: Tx, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
+) -> RunRow:
     """Let a paused run go on, or take a failed one up again with a fresh budget."""
     lock_family(tx, run_id)
     run = lock(tx, run_id)
@@ -43,8 +46,27 @@ def resume(tx: Tx, run_id: str, *, now: int, course: Course | None = None) -> Ru
         return run
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
         raise InvalidState("resume", run_id, "failed and undone", "app.fork(run, from_step=...) begins anew")
+    if accept_drift:
+        _accept_drift(tx, run_id, now)
     _resume_locked(tx, run, now)
     return run
+
+
+def _accept_drift(tx: Tx, run_id: str, now: int) -> None:
+    """From here on, what was recorded up to now answers other calls than those it was recorded for."""
+    seq = 1 + max((step.seq for step in journal(tx, [run_id])[run_id]), default=0)
+    mark = Step(
+        run_id=run_id,
+        key=f"{ACCEPTED}/{seq}",
+        seq=seq,
+        kind=ACCEPTED,
+        name="drift",
+        state=StepState.COMPLETED,
+        written_by=0,
+        finished_at=now,
+    )
+    write(tx, tx.sql.upsert_steps, [mark])
+    note(tx, run_id, "drift_accepted", {"by": "operator"}, now)
 
 
 def _resume_locked(tx: Tx, run: RunRow, now: int) -> None:

@@ -215,12 +215,16 @@ class SqlStore:
             self._writer, lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
         )
 
-    def resume(self, run_id: str, *, now: int, course: Course | None = None) -> None:
+    def resume(
+        self, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
+    ) -> None:
         """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
         try:
             self._again(
                 self._writer,
-                lambda tx: self._told(tx, control.resume(tx, run_id, now=now, course=course)),
+                lambda tx: self._told(
+                    tx, control.resume(tx, run_id, now=now, course=course, accept_drift=accept_drift)
+                ),
             )
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.UNIQUE:
