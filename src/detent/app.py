@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from .clock import span_micros
-from .context import Context, ask_database, current_frame, current_step, replaying
+from .context import Context, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
+from .durable import blocking_frame
 from .engine import Engine, Options, Settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
@@ -377,7 +378,12 @@ class Run(RunFacts, Generic[R]):
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
         """
         engine = self._app.engine
-        end = engine.waiters.recent(self.id) or self._wait(timeout, wait_paused=wait_paused)
+        frame = blocking_frame("run.result()", "await the result of a run of detent.AsyncApp")
+        if frame is not None:
+            # A workflow waits without its worker, and a replay sees the same end.
+            end = frame.drive(frame.outcome_of(self.id, None if timeout is None else span_micros(timeout)))
+        else:
+            end = engine.waiters.recent(self.id) or self._wait(timeout, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
@@ -398,8 +404,8 @@ class Run(RunFacts, Generic[R]):
 
     def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
-        frame = current_frame("send")
-        if frame is not None and id is None:
+        frame = blocking_frame("run.send()", "await detent.aio.send(run.id, ...)") if id is None else None
+        if frame is not None:
             frame.drive(frame.send(self.id, name, value))
             return
         step = current_step()
@@ -409,7 +415,10 @@ class Run(RunFacts, Generic[R]):
 
     def published(self, name: str, default: Any = None) -> Any:
         """The latest value that the run published under that name."""
-        ask_database(f"run.published({name!r})")
+        frame = blocking_frame("run.published()", "await it, of a run of detent.AsyncApp")
+        if frame is not None:
+            values = frame.drive(frame.published_by(self.id, name))
+            return values[0] if values else default
         text = self._app.engine.store.published(self.id, name)
         return default if text is None else self._app.engine.services.codec.decode(text)
 

@@ -12,13 +12,58 @@ import time
 import uuid as _uuid
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from .clock import span_micros, to_micros
 from .context import Frame, current_frame
 from .errors import BlockingCall, NotInRun
 
 MISSING: Any = object()
+T = TypeVar("T")
+
+
+class StepGuardView(Protocol[T]):
+    """What `detent.step_guard` gives: is there work to do, and what was recorded?"""
+
+    @property
+    def pending(self) -> bool:
+        """Whether nothing is recorded for this step yet."""
+        ...
+
+    @property
+    def result(self) -> T:
+        """The recorded value; raises the recorded error."""
+        ...
+
+    def success(self, value: T) -> None:
+        """Record the result; once."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Record the failure; once."""
+        ...
+
+
+class AsyncStepGuardView(Protocol[T]):
+    """What `detent.aio.step_guard` gives."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether nothing is recorded for this step yet."""
+        ...
+
+    @property
+    def result(self) -> T:
+        """The recorded value; raises the recorded error."""
+        ...
+
+    async def success(self, value: T) -> None:
+        """Record the result; once."""
+        ...
+
+    async def fail(self, error: Exception) -> None:
+        """Record the failure; once."""
+        ...
 
 
 def sleep(
@@ -90,22 +135,30 @@ def patched(id: str) -> bool:
     return True if frame is None else frame.drive(frame.patched(id))
 
 
-class step_guard:  # noqa: N801 - used like a function
+class step_guard(Generic[T]):  # noqa: N801 - used like a function
     """A step by hand, without a function of its own.
 
-    with detent.step_guard("fetch") as guard:
-        if guard.pending:
-            guard.success(fetch())
-    data = guard.result
+        with detent.step_guard("fetch", list[int]) as guard:
+            if guard.pending:
+                guard.success(fetch())
+        data = guard.result
+
+    The type is what a recorded result is decoded to; without it, plain JSON values come back.
     """
 
-    def __init__(self, name: str) -> None:
+    @overload
+    def __init__(self: step_guard[Any], name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: Any = Any) -> None:
         self._name = name
+        self._type = type
         self._guard: Any = None
 
-    def __enter__(self) -> Any:
-        self._guard = needed_frame("step_guard", blocking=True).guard(self._name)
-        return self._guard
+    def __enter__(self) -> StepGuardView[T]:
+        frame = needed_frame("step_guard", blocking=True)
+        self._guard = frame.guard(self._name, self._type)
+        return cast("StepGuardView[T]", self._guard)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,10 +173,12 @@ def span_of(seconds: float | timedelta, minutes: float, hours: float, days: floa
     return span_micros(base + timedelta(minutes=minutes, hours=hours, days=days, weeks=weeks))
 
 
-def blocking_frame(what: str) -> Frame | None:
+def blocking_frame(what: str, instead: str = "") -> Frame | None:
     """The frame to block in; refused on a loop, where it would stop everything else."""
     frame = current_frame(what)
     if frame is not None and frame.loop_thread == threading.get_ident():
+        if instead:
+            raise BlockingCall(what, instead)
         raise BlockingCall(f"detent.{what}()", f"await detent.aio.{what}(...)")
     return frame
 

@@ -80,7 +80,7 @@ def test_a_step_without_an_engine_can_be_mapped_and_viewed_from_both_worlds() ->
     assert fetch.sync("a") == "A"
     assert fetch.sync.map(["a", "b"]) == ["A", "B"]
     assert asyncio.run(fetch.aio.map(["a", "b"])) == ["A", "B"]
-    assert asyncio.run(charge.aio(3)) == "receipt-3"  # type: ignore[arg-type]
+    assert asyncio.run(charge.aio(3)) == "receipt-3"
 
 
 def test_a_run_is_durable_when_start_returns(apps: Apps, url: str) -> None:

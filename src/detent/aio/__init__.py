@@ -9,7 +9,19 @@ Async workflows and steps run on the loop that opened the app.
 
 from .app import AsyncApp
 from .runs import AsyncRun
-from .waiting import now, patched, publish, random, receive, send, sleep, sleep_until, uuid
+from .waiting import (
+    now,
+    patched,
+    publish,
+    random,
+    receive,
+    send,
+    sleep,
+    sleep_until,
+    step_guard,
+    timeout,
+    uuid,
+)
 
 __all__ = [
     "AsyncApp",
@@ -22,5 +34,7 @@ __all__ = [
     "send",
     "sleep",
     "sleep_until",
+    "step_guard",
+    "timeout",
     "uuid",
 ]

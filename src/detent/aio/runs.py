@@ -38,7 +38,12 @@ class AsyncRun(RunFacts, Generic[R]):
     async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
         """Wait for the run's end, and return its value; see `Run.result`."""
         engine = self._engine
-        end = engine.waiters.recent(self.id) or await self._wait(timeout, wait_paused=wait_paused)
+        frame = current_frame("result")
+        if frame is not None:
+            span = None if timeout is None else span_micros(timeout)
+            end = await frame.adrive(frame.outcome_of(self.id, span))
+        else:
+            end = engine.waiters.recent(self.id) or await self._wait(timeout, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
@@ -78,6 +83,10 @@ class AsyncRun(RunFacts, Generic[R]):
         await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
 
     async def published(self, name: str, default: Any = None) -> Any:
+        frame = current_frame("published")
+        if frame is not None:
+            values = await frame.adrive(frame.published_by(self.id, name))
+            return values[0] if values else default
         engine = self._engine
         text = await in_thread(lambda: engine.store.published(self.id, name))
         return default if text is None else engine.services.codec.decode(text)

@@ -8,11 +8,14 @@ import time
 import uuid as _uuid
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from ..clock import span_micros, to_micros
 from ..context import current_frame
-from ..durable import MISSING, needed_frame, span_of
+from ..durable import MISSING, AsyncStepGuardView, needed_frame, span_of
+
+T = TypeVar("T")
 
 # The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is
 # called, as steps are, and not when its turn comes in an asyncio.gather().
@@ -83,3 +86,97 @@ async def patched(id: str) -> bool:
     """Guard a change of a workflow's code; see `detent.patched`."""
     frame = current_frame("patched")
     return True if frame is None else await frame.adrive(frame.patched(id))
+
+
+class timeout:  # noqa: N801 - used like a function
+    """`asyncio.timeout`, durably: the time counts while the workflow is not in memory, and a replay
+    takes the same way.
+
+        async with detent.aio.timeout(minutes=30):
+            answer = await detent.aio.receive("approval")
+
+    Raises TimeoutError at the end of the block when the time was over.
+    """
+
+    def __init__(
+        self,
+        seconds: float | timedelta = 0,
+        *,
+        minutes: float = 0,
+        hours: float = 0,
+        days: float = 0,
+        weeks: float = 0,
+    ) -> None:
+        self._span = span_of(seconds, minutes, hours, days, weeks)
+        self._plain: asyncio.Timeout | None = None
+        self._owner: asyncio.Task[Any] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._cancelling = 0
+        self._expired = False
+
+    def expired(self) -> bool:
+        """Whether the time was over before the block ended."""
+        return self._expired if self._plain is None else self._plain.expired()
+
+    async def __aenter__(self) -> Self:
+        frame = current_frame("timeout")
+        if frame is None:
+            self._plain = asyncio.timeout(self._span / 1e6)
+            await self._plain.__aenter__()
+            return self
+        self._owner = asyncio.current_task()
+        assert self._owner is not None
+        self._cancelling = self._owner.cancelling()
+        # A task of the workflow like any other: its end has a place in the recorded order.
+        self._watch = asyncio.create_task(self._expire(frame.adrive(frame.sleep(self._span, None))))
+        return self
+
+    async def _expire(self, slept: Coroutine[Any, Any, None]) -> None:
+        await slept
+        self._expired = True
+        assert self._owner is not None
+        self._owner.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._plain is not None:
+            await self._plain.__aexit__(kind, error, trace)
+            return
+        assert self._watch is not None
+        assert self._owner is not None
+        if not self._expired:
+            self._watch.cancel()
+        elif self._owner.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+class step_guard(Generic[T]):  # noqa: N801 - used like a function
+    """A step by hand, in async code; see `detent.step_guard`.
+
+    async with detent.aio.step_guard("fetch", list[int]) as guard:
+        if guard.pending:
+            await guard.success(await fetch())
+    data = guard.result
+    """
+
+    @overload
+    def __init__(self: step_guard[Any], name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: Any = Any) -> None:
+        self._name = name
+        self._type = type
+        self._guard: Any = None
+
+    async def __aenter__(self) -> AsyncStepGuardView[T]:
+        frame = needed_frame("step_guard", blocking=False)
+        self._guard = frame.aguard(self._name, self._type)
+        await frame.adrive(self._guard.opening())
+        return cast("AsyncStepGuardView[T]", self._guard)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and self._guard.pending:
+            await self._guard.fail(error)

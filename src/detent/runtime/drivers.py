@@ -17,6 +17,7 @@ from ..commit import FIRST_WAIT, LONGEST_WAIT
 from ..context import Frame, Routine, Suspended, frame_var, step_var
 from ..stores.base import Trouble
 from .bodies import acall, call
+from .failures import unwrapped
 from .requests import Ask, Body, Commit, MainBody, Pause, Read, Wait
 from .services import Services
 
@@ -43,9 +44,7 @@ def drive(services: Services, routine: Routine[T], waits: list[Wait]) -> T:
         value: T = done.value
         return value
     except RuntimeError as error:
-        if isinstance(error.__cause__, StopIteration) and str(error) == "generator raised StopIteration":
-            raise error.__cause__ from None  # the step's own: a generator cannot pass it on
-        raise
+        raise unwrapped(error) from error.__cause__
 
 
 def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:

@@ -64,6 +64,14 @@ def message_of(error: BaseException) -> str:
         return f"({type(broken).__name__} in {type(error).__name__}.__str__)"
 
 
+def unwrapped(error: Exception) -> Exception:
+    """The exception that user code raised: a StopIteration comes out of our generators as RuntimeError."""
+    own = error.__cause__
+    if isinstance(own, StopIteration) and str(error) == "generator raised StopIteration":
+        return own
+    return error
+
+
 def encode_error(error: BaseException) -> str:
     return msgspec.json.encode(describe(error)).decode()
 

@@ -22,7 +22,7 @@ from ..kernel import model
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
-from .failures import encode_error, message_of, raisable
+from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
@@ -162,6 +162,10 @@ class FrameCore:
         """Carry a call out, blocking (frames.Frame)."""
         raise NotImplementedError
 
+    async def adrive(self, call: Call[T] | Routine[T]) -> T:
+        """Carry a call out on the running loop (frames.Frame)."""
+        raise NotImplementedError
+
     def refuse_if_leaving(self) -> None:
         """A workflow that is on its way out, through `finally` or a bare `except`, does nothing new."""
         if self.suspending:
@@ -225,7 +229,8 @@ class FrameCore:
                 value = yield from self._body(Body(step, context, args, kwargs), started)
                 result = self.encode(value, f"the result of step {key!r}")
                 value = self.services.codec.decode(result, step.returns, f"the result of step {key!r}")
-            except Exception as error:
+            except Exception as raised:
+                error = unwrapped(raised)
                 done, value = yield from self._failed(step, context, kind, text, started, error)
                 if done:
                     return value

@@ -14,12 +14,12 @@ from ..context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, S
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
-from ..kernel.model import Claimed, StepState
+from ..kernel.model import Claimed, RunEnd, StepState
 from . import spawning, waits
 from .branches import scope_var, see_branches
 from .drivers import LINGER, RECHECK, Idling, adrive, drive
 from .frame import FrameCore
-from .guard import StepGuard
+from .guard import AsyncStepGuard, StepGuard
 from .order import Turns, Was
 from .requests import MainBody, Wait
 from .services import Services
@@ -293,11 +293,24 @@ class Frame(FrameCore):
         key = self.scope().key(f"send/{name}")
         return Call(key, name, waits.send(self, key, run_id, name, value))
 
+    def outcome_of(self, run_id: str, timeout: int | None) -> Call[RunEnd]:
+        key = self.scope().key("result/")
+        return Call(key, run_id, waits.outcome_of(self, key, run_id, timeout))
+
+    def published_by(self, run_id: str, name: str) -> Call[list[Any]]:
+        key = self.scope().key("published/")
+        return Call(key, name, waits.published_by(self, key, run_id, name))
+
     def patched(self, id: str) -> Routine[bool]:
         return waits.patched(self, id)
 
-    def guard(self, name: str) -> StepGuard:
-        return StepGuard(self, self.scope().key(name), name)
+    def guard(self, name: str, type: Any) -> StepGuard[Any]:
+        guard: StepGuard[Any] = StepGuard(self, self.scope().key(name), name, type)
+        self.drive(guard.opening())
+        return guard
+
+    def aguard(self, name: str, type: Any) -> AsyncStepGuard[Any]:
+        return AsyncStepGuard(self, self.scope().key(name), name, type)
 
     def start_id(self, name: str) -> str:
         self.refuse_if_leaving()

@@ -34,7 +34,7 @@ from .calls import same_call
 from .courses import claimed_of_row
 from .frame import SHORT_WAIT
 from .frames import Frame
-from .guard import StepGuard
+from .guard import AsyncStepGuard, StepGuard
 from .requests import Wait
 from .services import Services
 
@@ -285,11 +285,18 @@ class RecordedFrame(Frame):
             self._go_ahead(key)
         return new
 
-    def guard(self, name: str) -> StepGuard:
+    def guard(self, name: str, type: Any) -> StepGuard[Any]:
         key = self.scope().key(name)
         if not self._done(key):
             self.drive(self._beyond(key))  # or the code would do the step's work
-        return StepGuard(self, key, name)
+        guard: StepGuard[Any] = StepGuard(self, key, name, type)
+        self.drive(guard.opening())
+        return guard
+
+    def aguard(self, name: str, type: Any) -> AsyncStepGuard[Any]:
+        key = self.scope().key(name)
+        guard = AsyncStepGuard if self._done(key) else _Beyond
+        return guard(self, key, name, type)
 
     def _beyond(self, key: str) -> Routine[Any]:
         self.journal.find(key)
@@ -326,6 +333,14 @@ class RecordedFrame(Frame):
 
     def note(self, event: str, detail: object) -> None:
         """The history is not written to."""
+
+
+class _Beyond(AsyncStepGuard[Any]):
+    """A guard whose step is not: the code must not do its work."""
+
+    def opening(self) -> Routine[None]:
+        self._frame.journal.find(self._key)
+        yield Wait()
 
 
 class _Raised:

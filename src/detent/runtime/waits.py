@@ -8,9 +8,9 @@ from typing import Any
 from ..clock import from_micros
 from ..context import Routine
 from ..durable import MISSING
-from ..errors import ReceiveTimeout
+from ..errors import InvalidState, ReceiveTimeout, ResultTimeout
 from ..kernel.journal import FINAL, POINTS, order_key
-from ..kernel.model import Await, Message, Send, StepState
+from ..kernel.model import Await, Message, RunEnd, RunRow, RunState, Send, Step, StepState
 from .calls import encode_call
 from .failures import encode_error
 from .frame import FrameCore
@@ -141,3 +141,55 @@ def _take(frame: FrameCore, name: str) -> Routine[Message | None]:
             frame.taken |= {message.seq}
             return message
     return None
+
+
+def outcome_of(frame: FrameCore, key: str, run_id: str, timeout: int | None) -> Routine[RunEnd]:
+    """Wait until another run is over, and record how it ended; the worker is free meanwhile."""
+    entry = frame.journal.find(key)
+    if entry is not None and entry.state in FINAL:
+        return _ended(frame, entry)
+    if run_id == frame.run_id:
+        raise InvalidState("wait for the result of", run_id, "the waiting run itself", "it would never end")
+    if entry is None:
+        frame.begin_new(key, "result", run_id)
+    begun = entry.started_at if entry is not None else frame.now()
+    expires = entry.wake_at if entry is not None else None if timeout is None else frame.now() + timeout
+    while True:
+        yield from frame.checkpoint()
+        row: RunRow = yield Read(lambda: frame.services.store.run(run_id))
+        facts = {"started_at": begun, "finished_at": frame.now()}
+        if RunState(row.state).final:
+            text = frame.encode([row.state, row.result, row.error], f"the result of run {run_id}")
+            got = frame.entry(key, "result", run_id, StepState.COMPLETED, result=text, **facts)
+            yield from frame.record(got)
+            return _ended(frame, got)
+        if expires is not None and frame.now() >= expires:
+            late = ResultTimeout(run_id, row.state)
+            text = encode_error(late)
+            yield from frame.record(frame.entry(key, "result", run_id, StepState.FAILED, error=text, **facts))
+            raise late
+        if entry is None:
+            entry = frame.entry(key, "result", run_id, StepState.WAITING, wake_at=expires, started_at=begun)
+            frame.unwritten.append(frame.journal.put(entry))
+        ends = Await(run_id=frame.run_id, kind="run", name=run_id)
+        yield Wait(frame.no_later_than_deadline(expires), (ends,))
+
+
+def _ended(frame: FrameCore, entry: Step) -> RunEnd:
+    state, result, error = frame.recorded(entry.name, entry, tuple[str, str | None, str | None])
+    return RunEnd(state=state, result=result, error=error)
+
+
+def published_by(frame: FrameCore, key: str, run_id: str, name: str) -> Routine[list[Any]]:
+    """What another run shows under a name, as it is when this is first asked: one value, or none."""
+    entry = frame.journal.find(key)
+    if entry is None:
+        frame.begin_new(key, "result", name)
+        yield from frame.checkpoint()
+        text: str | None = yield Read(lambda: frame.services.store.published(run_id, name))
+        values = [] if text is None else [frame.services.codec.decode(text)]
+        stored = frame.encode(values, f"the published value {name!r}")
+        entry = frame.entry(key, "result", name, StepState.COMPLETED, result=stored, finished_at=frame.now())
+        yield from frame.record(entry)
+    found: list[Any] = frame.recorded(name, entry, list)
+    return found

@@ -463,9 +463,9 @@ def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
     due = op.now if state == RunState.CANCELED and not op.undoing else op.wake_at
     targets = [item.name for item in op.awaits if item.kind == "run"]
     if targets:
-        # A node waits for one run to end; that one is locked too, so it cannot end unseen.
+        # It waits for other runs to end; they are locked too, so they cannot end unseen.
         active = [run for run in targets if run in seen.runs and not RunState(seen.state(run, changes)).final]
-        due = None if active and due is None else op.now
+        due = due if len(active) == len(targets) else op.now
         changes.waits += [{"target": run, "run_id": op.key.run_id, "node": op.key.node} for run in active]
     waiting = ExecutionState.HELD if state == RunState.PAUSED else waiting_state(due, op.now)
     if seen.runs[op.key.run_id].signature is not None and RunState(state).final:
