@@ -18,6 +18,7 @@ from detent.runtime import replaying
 from detent.runtime.registry import Registry
 from detent.serialization import Codec
 from detent.testing import TestingApp
+from detent.testing.crashes import _Trial
 from tests.kit.recording import Prefixes, broken, child, double, work
 
 Program = list[Any]
@@ -58,6 +59,38 @@ async def _gathered(programs: list[Program]) -> list[Any]:
     return list(await asyncio.gather(*(perform(program) for program in programs)))
 
 
+async def _raced(programs: list[Program]) -> list[Any]:
+    tasks = [asyncio.create_task(perform(program)) for program in programs]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    won = [number for number, task in enumerate(tasks) if task in done]
+    await double(len(won))
+    return [won, *await asyncio.gather(*tasks)]
+
+
+async def _completed(programs: list[Program]) -> list[Any]:
+    return [await each for each in asyncio.as_completed([perform(program) for program in programs])]
+
+
+async def _shared(programs: list[Program]) -> list[Any]:
+    left, done = [operation for program in programs for operation in program], []
+
+    async def take(name: str) -> None:
+        while left:
+            operation = left.pop(0)
+            done.append([name, await perform([operation])])
+
+    await asyncio.gather(take("a"), take("b"))
+    return done
+
+
+async def _limited(program: Program) -> Any:
+    try:
+        async with detent.aio.timeout(minutes=1):
+            return await perform(program)
+    except TimeoutError:
+        return "late"
+
+
 async def _caught(program: Program) -> Any:
     try:
         return await perform(program)
@@ -93,20 +126,30 @@ LEAVES: dict[str, Any] = {
     "tick": lambda number: asyncio.sleep(number / 1000),
     "broken": lambda number: broken.aio(f"number {number}"),
 }
-ONE: dict[str, Any] = {"caught": _caught, "background": _background}
-MANY: dict[str, Any] = {"gathered": _gathered, "grouped": _grouped}
+ONE: dict[str, Any] = {"caught": _caught, "background": _background, "limited": _limited}
+MANY: dict[str, Any] = {
+    "gathered": _gathered,
+    "grouped": _grouped,
+    "raced": _raced,
+    "completed": _completed,
+    "shared": _shared,
+}
+ORDERED = ("limited", "raced", "completed", "shared")
 PERFORMED = LEAVES | ONE | MANY
 
 
-def made(chance: random.Random, depth: int) -> Program:
-    return [_operation(chance, depth) for _ in range(chance.randint(1, 3))]
+def made(chance: random.Random, depth: int, *, plain: bool = True) -> Program:
+    return [_operation(chance, depth, plain) for _ in range(chance.randint(1, 3))]
 
 
-def _operation(chance: random.Random, depth: int) -> list[Any]:
-    name = chance.choice([*LEAVES, *([*ONE, *MANY] * 3 if depth else [])])
+def _operation(chance: random.Random, depth: int, plain: bool) -> list[Any]:
+    """Where the order of what ends matters, a timer of asyncio would make it another one every time."""
+    leaves = [name for name in LEAVES if plain or name != "tick"]
+    name = chance.choice([*leaves, *([*ONE, *MANY] * 3 if depth else [])])
+    plain = plain and name not in ORDERED
     if name in MANY:
-        return [name, [made(chance, depth - 1) for _ in range(chance.randint(2, 3))]]
-    return [name, made(chance, depth - 1) if name in ONE else chance.randint(0, 3)]
+        return [name, [made(chance, depth - 1, plain=plain) for _ in range(chance.randint(2, 3))]]
+    return [name, made(chance, depth - 1, plain=plain) if name in ONE else chance.randint(0, 3)]
 
 
 @workflow
@@ -137,3 +180,24 @@ def test_an_unchanged_random_workflow_follows_every_prefix_of_its_run(seed: int)
     for recording in recordings:
         found = replaying.replay(recording, flow, codec=Codec(), registry=Registry(ALL))
         assert not found.differences, (program, recording.row.state, [step.key for step in recording.steps])
+
+
+# What is not durable may differ from delivery to delivery, and what fails ends without a value.
+DURABLE = [name for name in LEAVES if name not in ("tick", "broken", "moment")]
+
+
+@workflow
+async def ordered(program: Program) -> list[Any]:
+    return [
+        await _raced([program, program]),
+        await _shared([program, program]),
+        await _completed([program] * 3),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_replay_returns_what_the_first_execution_returned_whatever_came_first(seed: int) -> None:
+    chance = random.Random(seed)
+    names = chance.sample([name for name in DURABLE if name not in ("sleep", "receive", "forgotten")], k=3)
+    program = [[name, chance.randint(0, 3)] for name in names]
+    assert _Trial(ordered, (program,), {}, None, ALL).shuffled(seed) is None

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from ..clock import span_micros, to_micros
-from ..context import current_frame
+from ..context import Call, Frame, current_frame
 from ..durable import MISSING, AsyncStepGuardView, needed_frame, span_of
 
 T = TypeVar("T")
@@ -128,11 +128,11 @@ class timeout:  # noqa: N801 - used like a function
         assert self._owner is not None
         self._cancelling = self._owner.cancelling()
         # A task of the workflow like any other: its end has a place in the recorded order.
-        self._watch = asyncio.create_task(self._expire(frame.adrive(frame.sleep(self._span, None))))
+        self._watch = asyncio.create_task(self._expire(frame, frame.sleep(self._span, None)))
         return self
 
-    async def _expire(self, slept: Coroutine[Any, Any, None]) -> None:
-        await slept
+    async def _expire(self, frame: Frame, sleep: Call[None]) -> None:
+        await frame.adrive(sleep)
         self._expired = True
         assert self._owner is not None
         self._owner.cancel()

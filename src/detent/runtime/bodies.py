@@ -40,6 +40,8 @@ def call(services: Services, body: Body) -> Any:
 async def acall(services: Services, body: Body) -> Any:
     """The same from the loop."""
     step = body.step
+    if services.shuffle is not None:
+        await services.shuffle()
     if step.is_async and not isinstance(body, TransactionalBody):
         return await _awaited(body, body.args)
     context = contextvars.copy_context()

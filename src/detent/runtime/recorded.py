@@ -26,7 +26,7 @@ from ..errors import CannotDecode, DeadlineExceeded
 from ..functions import Definition, FunctionWorkflow, Handle
 from ..kernel import model
 from ..kernel.drift import Difference, Kind, Recording, Seen
-from ..kernel.journal import FINAL, Journal, Scope, cancel_key, order_key
+from ..kernel.journal import FINAL, Journal, Scope, cancel_key
 from ..kernel.model import Claimed
 from . import spawning, waits
 from .branches import see_branches
@@ -44,8 +44,8 @@ T = TypeVar("T")
 class Stage(Protocol):
     """Where the branches of an async workflow wait (replaying.Stage)."""
 
-    async def turn(self, entries: list[model.Step]) -> None:
-        """Return when these would have ended."""
+    async def turn(self, key: str) -> None:
+        """Return when this call would have been answered."""
         ...
 
     async def park(self, key: str) -> NoReturn:
@@ -180,20 +180,27 @@ class RecordedFrame(Frame):
         if isinstance(call, Call) and cancel_key(call.key) in self._recorded:
             self.journal.find(call.key)
             routine.close()
-            await self._park(call.key)  # until the code cancels it again
+            await self._canceled_again(call.key)
         if self.stage is None:  # asyncio.run() inside of a `def`
             see_branches(asyncio.get_running_loop())
             self.seen.loose = True  # we do not know that loop, and cannot tell when it is at rest
         answered, value, keys = self._answer(routine)
         if not answered:
             await self._park(self._edge(keys))
-        if self.stage is not None:
-            if isinstance(call, Call):
-                keys.append(order_key(call.key))
-            await self.stage.turn([self._recorded[key] for key in keys if key in self._recorded])
+        if self.stage is not None and isinstance(call, Call):
+            await self.stage.turn(call.key)
         if isinstance(value, _Raised):
             raise value.error
         return value  # type: ignore[no-any-return]
+
+    async def _canceled_again(self, key: str) -> NoReturn:
+        """Wait until the code cancels the call, as it did when it was recorded."""
+        try:
+            await self._park(key)
+        except asyncio.CancelledError:
+            if self.stage is not None and not self.leaving():
+                await self.stage.turn(key)
+            raise
 
     def _answer(self, routine: Routine[Any]) -> tuple[bool, Any, list[str]]:
         """Whether the journal holds an answer, the answer, and what was looked for."""

@@ -36,7 +36,7 @@ from ..errors import CannotDecode
 from ..functions import Definition, FunctionWorkflow
 from ..kernel import model
 from ..kernel.drift import Difference, End, Kind, Recording, Replay, judge
-from ..kernel.journal import CANCEL, ORDER, POINTS
+from ..kernel.journal import Journal, cancel_key, order_key
 from ..serialization import Codec
 from .branches import see_branches
 from .calls import decode_call
@@ -47,7 +47,6 @@ from .services import Services, Threads
 from .stillness import PIECE, StillLoop
 
 DEFAULT_TIMEOUT = 30.0  # seconds of real time
-ORDERED = (*POINTS, ORDER, CANCEL)
 _MOST_TICKS = 10_000  # timers in a row without a word from the code
 _PATIENCE = 0.25  # seconds of real time, before something that is missed is said not to come
 
@@ -241,7 +240,7 @@ class Stage:
         self._loop = StillLoop(self._rest, self._late, time.monotonic() + timeout)
         self._loop.set_exception_handler(lambda loop, context: None)  # tasks that nobody awaited
         self._main: asyncio.Task[None] | None = None
-        self._turns: list[tuple[float, int, int, asyncio.Future[None]]] = []
+        self._turns: list[tuple[bool, float, int, int, asyncio.Future[None]]] = []
         self._count = itertools.count()
         self._parked: dict[asyncio.Future[None], str] = {}
         self._held: list[str] = []
@@ -249,7 +248,7 @@ class Stage:
         self._ticks = 0
         self._asked = 0
         self._patience = _PATIENCE
-        self._due = _due(frame.recording)
+        self._places = _places(frame.recording)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         frame, loop = self._frame, self._loop
@@ -304,12 +303,12 @@ class Stage:
 
     # What branches wait for (recorded.Stage)
 
-    async def turn(self, entries: list[model.Step]) -> None:
-        places = [self._due[entry.key] for entry in entries if entry.key in self._due]
-        if self._frame.in_order and places:
-            due, seq = max(places)
+    async def turn(self, key: str) -> None:
+        if self._frame.in_order:
+            # What has no place in the record comes behind all that has one.
+            late, due, seq = self._places.get(key, (True, 0.0, 0))
             future: asyncio.Future[None] = self._loop.create_future()
-            heapq.heappush(self._turns, (due, seq, next(self._count), future))
+            heapq.heappush(self._turns, (late, due, seq, next(self._count), future))
             await future
 
     async def park(self, key: str) -> NoReturn:
@@ -342,8 +341,8 @@ class Stage:
         while self._turns and self._turns[0][-1].done():
             heapq.heappop(self._turns)
         now = self._loop.time()
-        if self._turns and (left is None or self._turns[0][0] <= now + left):
-            due, _, _, future = heapq.heappop(self._turns)
+        if self._turns and (left is None or self._turns[0][0] or self._turns[0][1] <= now + left):
+            _, due, _, _, future = heapq.heappop(self._turns)
             future.set_result(None)
             return max(0.0, due - now)
         if self._ticks < _MOST_TICKS:
@@ -394,20 +393,21 @@ class Stage:
         return left or 0.0
 
 
-def _due(recording: Recording) -> dict[str, tuple[float, int]]:
-    """When the recorded answers come, in seconds from the beginning, and their numbers.
+def _places(recording: Recording) -> dict[str, tuple[bool, float, int]]:
+    """When recorded answers come, by the key of their call: seconds from the beginning, and their number.
 
     Times may come from several clocks, so they never go back in the order of the numbers.
     """
     moments = [step.started_at or step.finished_at for step in recording.points()]
     begin = min((moment for moment in moments if moment), default=0)
-    places: dict[str, tuple[float, int]] = {}
+    steps = {step.key: step for step in recording.steps}
+    places: dict[str, tuple[bool, float, int]] = {}
     latest = 0.0
-    for step in sorted(recording.steps, key=lambda step: step.seq):
-        if step.kind in ORDERED and (step.seq or step.kind in POINTS):
-            due = max(0.0, (_ended(step) - begin) / 1e6)
-            latest = max(latest, due) if step.seq else latest
-            places[step.key] = (latest if step.seq else due, step.seq)
+    for answer in Journal(recording.steps).answers():
+        marks = (cancel_key(answer.key), order_key(answer.key), answer.key)
+        entry = next(steps[key] for key in marks if key in steps)
+        latest = max(latest, (_ended(entry) - begin) / 1e6)
+        places[answer.key] = (False, latest, answer.seq)
     return places
 
 

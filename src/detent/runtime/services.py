@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -169,6 +169,7 @@ class Services:
     heroes: Heroes
     lenient: bool = False  # a replay that asks for other arguments than recorded goes on, with a warning
     local: Local | None = None
+    shuffle: Callable[[], Awaitable[None]] | None = None  # of tests: concurrent steps end in another order
     on_error: Callable[[BaseException, Context], None] | None = None
     loop: Loop = field(default_factory=Loop)
     threads: Threads = field(default_factory=lambda: Threads("detent-step"))

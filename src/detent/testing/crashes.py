@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..app import Run
@@ -13,7 +15,7 @@ from ..stores.base import Driver
 from ..stores.sqlite import SqliteDriver
 from .apps import TestingApp
 from .clock import ManualClock
-from .crashing import CrashingStore, Point, crashing, points_of
+from .crashing import END, CrashingStore, Point, crashing, points_of
 from .decider_crashes import DeciderTrial
 
 
@@ -26,6 +28,7 @@ def crash_everywhere(
     *args: Any,
     with_: Callable[[Run[Any]], None] | None = None,
     include: Sequence[Any] = (),
+    orders: int = 5,
     **kwargs: Any,
 ) -> int:
     """Run a workflow again and again, crashing at every single durable point, and recover.
@@ -34,6 +37,10 @@ def crash_everywhere(
         crash_everywhere(approve, 7, with_=lambda run: run.send("approval", True))
         crash_everywhere(OrderWorkflow, order_id=7)     # also classes, graphs, templates
         crash_everywhere(Order, Create(id="o-1"), Pay(id="o-1"))    # a decider, and its inputs
+
+    An async workflow runs `orders` times more, while its concurrent steps end in other
+    orders; each time it crashes at its end, and a replay must return what the first
+    execution returned.
 
     Fails with the list of points where the result differs from an undisturbed run, a
     recorded step ran again, or a transactional step committed twice.  Of a decider the
@@ -52,6 +59,8 @@ def crash_everywhere(
         if outcome != expected:
             wrong.append(f"{point}: the run ended with {outcome}, not with {expected}")
         wrong += [f"{point}: step {key!r} was recorded twice" for key in twice]
+    if isinstance(trial, _Trial) and getattr(workflow, "is_async", False):
+        wrong += [line for seed in range(orders) if (line := trial.shuffled(seed))]
     if wrong:
         lines = "\n  ".join(wrong)
         raise WorkflowNotCrashSafe(
@@ -93,6 +102,10 @@ class _Trial:
         driver, clock = SqliteDriver(":memory:"), ManualClock()
         first = self._app(driver, clock, point)
         first.open(worker=True)
+        return self._recovered(first, driver, clock)
+
+    def _recovered(self, first: TestingApp, driver: Driver, clock: ManualClock) -> tuple[str, list[str]]:
+        """Run until the crash, take over with another app, and return how the run ends."""
         run = self._begin(first)
         store = crashing(first)
         worker = first.engine.worker
@@ -108,6 +121,18 @@ class _Trial:
             again = second.run(run.id)
             second.speedrun(again)
             return _outcome(again), crashing(second).twice
+
+    def shuffled(self, seed: int) -> str | None:
+        """Run with steps that end in another order, crash at the end, replay: what went wrong."""
+        driver, clock = SqliteDriver(":memory:"), ManualClock()
+        store = CrashingStore(driver, dialect="sqlite", point=END)
+        app = TestingApp(clock=clock, include=self._include, store=store)
+        app.open(worker=True)
+        app.engine.services.shuffle = _shuffle(random.Random(seed))
+        outcome, _ = self._recovered(app, driver, clock)
+        if store.returned is None or outcome == f"the value {store.returned}":
+            return None
+        return f"steps in the order of seed {seed}: first the value {store.returned}, in a replay {outcome}"
 
     def _run_until_dead(self, app: TestingApp, store: CrashingStore) -> None:
         """Let time fly until the crash, or until the run is over without having met it."""
@@ -132,6 +157,14 @@ class _Trial:
             self._with(outside.run(run.id))
             app.poke()
         return run
+
+
+def _shuffle(chance: random.Random) -> Callable[[], Awaitable[None]]:
+    async def wait() -> None:
+        for _ in range(chance.randrange(20)):
+            await asyncio.sleep(0)
+
+    return wait
 
 
 def _outcome(run: Run[Any]) -> str:

@@ -45,6 +45,9 @@ def points_of(seen: Iterable[str]) -> list[Point]:
     return points
 
 
+END = Point("the end of the run", 1, after=False)  # all is recorded, but not what the function returned
+
+
 class CrashingStore(SqlStore):
     """A store that dies at a chosen point, and takes everything of its app along."""
 
@@ -57,12 +60,16 @@ class CrashingStore(SqlStore):
         self.recorded: set[tuple[str, str]] = set()
         self.twice: list[str] = []
         self.dead = False
+        self.returned: str | None = None  # what the function returned, before it was durable
         self.crashed = threading.Event()
 
     def apply(
         self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
     ) -> Applied:
         self._check()
+        for operation in operations:
+            if isinstance(operation, Settle) and _label(operation) == END.label and self.returned is None:
+                self.returned = operation.plan.result
         labels = [label for operation in operations if (label := _label(operation))]
         self._maybe_die(labels, after=False)
         applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor)
@@ -134,7 +141,9 @@ def _label(operation: Operation) -> str | None:
         ]
         return ", ".join(parts) or None
     if isinstance(operation, Settle):
-        return f"the end of {operation.key.node if operation.key.node != MAIN else 'the run'}"
+        if operation.key.node != MAIN:
+            return f"the end of {operation.key.node}"
+        return END.label if operation.parent is None else f"the end of child run {operation.key.run_id}"
     if isinstance(operation, Park):
         return "a wait"
     if isinstance(operation, Send):
