@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .deciders import Decider, EffectContext, Transition, upcaster
     from .decisions import Decision, Recorded, Timer, TimerCancelled
     from .declaring import PREVIOUS
+    from .decorators import step, workflow
     from .durable import (
         now,
         patched,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
         StepTimeout,
         UnreadableEvent,
     )
-    from .functions import FunctionWorkflow, Handle, Step, step, workflow
+    from .functions import FunctionWorkflow, Handle, Step
     from .graphs import Graph, Template, template
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
@@ -148,6 +149,7 @@ _HOMES = {
     "deciders": "Decider EffectContext Transition upcaster",
     "decisions": "Decision Recorded Timer TimerCancelled",
     "declaring": "PREVIOUS",
+    "decorators": "step workflow",
     "durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
     "engine.machines": "InstanceView",
     "errors": (
@@ -156,7 +158,7 @@ _HOMES = {
         "ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused StepFailed "
         "StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "functions": "FunctionWorkflow Handle Step step workflow",
+    "functions": "FunctionWorkflow Handle Step",
     "graphs": "Graph Template template",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.policies": "ExceptionPolicy Retry",

@@ -17,8 +17,9 @@ from .blueprint import Blueprint, Body, blueprint
 from .clock import span_micros
 from .context import Context, FlowControl, RunInfo, current_step
 from .declaring import Condition, NodeOptions, check_condition, queue_problem
+from .decorators import StepMaker
 from .errors import DefinitionError, InvalidState
-from .functions import NodeAction, Step, StepMaker
+from .functions import NodeAction, Step
 from .kernel.policies import ExceptionPolicy, Retry
 
 P = ParamSpec("P")
