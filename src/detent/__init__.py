@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         DetentError,
         GraphInvalid,
         GraphTampered,
+        InvalidArgument,
         InvalidDecision,
         InvalidInput,
         InvalidState,
@@ -90,6 +91,7 @@ __all__ = [
     "GraphTampered",
     "Handle",
     "InstanceView",
+    "InvalidArgument",
     "InvalidDecision",
     "InvalidInput",
     "InvalidState",
@@ -154,9 +156,9 @@ _HOMES = {
     "engine.machines": "InstanceView",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
-        "GraphTampered InvalidDecision InvalidInput InvalidState MissingJob PermanentError "
-        "ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused StepFailed "
-        "StepNotDefined StepTimeout UnreadableEvent"
+        "GraphTampered InvalidArgument InvalidDecision InvalidInput InvalidState MissingJob "
+        "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
+        "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
     "functions": "FunctionWorkflow Handle Step",
     "graphs": "Graph Template template",

@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from .clock import span_micros
+from .arguments import check_message, check_stored_id, check_text, check_timeout
 from .context import Context, ask_database, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
-from .engine import Engine, Options, Settings, deciding, graphs
+from .engine import Engine, Options, checked_settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
-from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
 from .engine.within import join
-from .errors import ConfigurationError, ResultTimeout
+from .errors import ResultTimeout
 from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
@@ -52,12 +52,8 @@ class App:
     `detent.engine.Settings`.
     """
 
-    def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
-        try:
-            checked = Settings(**settings)
-        except TypeError as error:
-            raise ConfigurationError(f"App(): {error}") from None
-        self.engine = Engine(url, include, checked)
+    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
+        self.engine = Engine(url, include, checked_settings(settings))
 
     def __enter__(self) -> Self:
         self.engine.enter()
@@ -143,7 +139,7 @@ class App:
         priority: int | None = None,
         hero: Any = None,
         allow_multiple: bool = False,
-        deadline: timedelta | datetime | None = None,
+        deadline: timedelta | datetime | float | None = None,
         attributes: Mapping[str, str | int | bool] | None = None,
     ) -> Starter:
         """How the next run is started, apart from its own arguments.
@@ -257,7 +253,7 @@ class App:
 
     def run(self, id: str) -> Run[Any]:
         """The run of that id."""
-        return Run(self, self.engine.row(id))
+        return Run(self, self.engine.row(check_stored_id("app.run()", "id", id)))
 
     @property
     def runs(self) -> Runs:
@@ -273,7 +269,7 @@ class App:
 
     def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
         """Begin a new run that keeps everything before `from_step`."""
-        run_id = run if isinstance(run, str) else run.id
+        run_id = id_of("app.fork()", "run", run)
         start = self.engine.fork(run_id, from_step, Options(id=id))
         return self._start(start)[0]
 
@@ -377,17 +373,18 @@ class Run(RunFacts, Generic[R]):
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
         """
         engine = self._app.engine
-        end = engine.waiters.recent(self.id) or self._wait(timeout, wait_paused=wait_paused)
+        seconds = check_timeout("run.result()", timeout)
+        end = engine.waiters.recent(self.id) or self._wait(seconds, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
-    def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+    def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._app.engine
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
         waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
         self._fresh = False
         try:
-            return answer.get(timeout=None if timeout is None else max(0.0, span_micros(timeout) / 1e6))
+            return answer.get(timeout=timeout)
         except queue.Empty:
             row = self.refresh().row
             if RunState(row.state).final:
@@ -398,6 +395,7 @@ class Run(RunFacts, Generic[R]):
 
     def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
+        check_message("run.send()", name, id)
         frame = current_frame("send")
         if frame is not None and id is None:
             frame.drive(frame.send(self.id, name, value))
@@ -409,6 +407,7 @@ class Run(RunFacts, Generic[R]):
 
     def published(self, name: str, default: Any = None) -> Any:
         """The latest value that the run published under that name."""
+        check_text("run.published()", "name", name, example="progress")
         ask_database(f"run.published({name!r})")
         text = self._app.engine.store.published(self.id, name)
         return default if text is None else self._app.engine.services.codec.decode(text)

@@ -17,6 +17,7 @@ from pathlib import Path
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("serialization", "clock", "ids", "observe"),
+    ("arguments",),
     ("kernel",),
     (
         "context declaring functions decorators blueprint durable workflows graphs decisions deciders "

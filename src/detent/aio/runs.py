@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from ..clock import span_micros
+from ..arguments import check_message, check_text, check_timeout
 from ..context import current_frame, current_step
 from ..engine import Engine, graphs
 from ..engine.graphs import NodeState
@@ -38,11 +38,12 @@ class AsyncRun(RunFacts, Generic[R]):
     async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
         """Wait for the run's end, and return its value; see `Run.result`."""
         engine = self._engine
-        end = engine.waiters.recent(self.id) or await self._wait(timeout, wait_paused=wait_paused)
+        seconds = check_timeout("run.result()", timeout)
+        end = engine.waiters.recent(self.id) or await self._wait(seconds, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
-    async def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+    async def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._engine
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[RunEnd] = loop.create_future()
@@ -55,9 +56,7 @@ class AsyncRun(RunFacts, Generic[R]):
         )
         self._fresh = False
         try:
-            if timeout is None:
-                return await answer
-            async with asyncio.timeout(span_micros(timeout) / 1e6):
+            async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
             row = (await self.refresh()).row
@@ -68,6 +67,7 @@ class AsyncRun(RunFacts, Generic[R]):
             engine.waiters.remove(waiter)
 
     async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        check_message("run.send()", name, id)
         frame = current_frame("send")
         if frame is not None and id is None:
             await frame.adrive(frame.send(self.id, name, value))
@@ -78,6 +78,7 @@ class AsyncRun(RunFacts, Generic[R]):
         await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
 
     async def published(self, name: str, default: Any = None) -> Any:
+        check_text("run.published()", "name", name, example="progress")
         engine = self._engine
         text = await in_thread(lambda: engine.store.published(self.id, name))
         return default if text is None else engine.services.codec.decode(text)

@@ -10,9 +10,10 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from ..clock import span_micros, to_micros
+from ..arguments import check_moment, check_text
+from ..clock import to_micros
 from ..context import current_frame
-from ..durable import MISSING, needed_frame, span_of
+from ..durable import MISSING, checked_receive, checked_send, needed_frame, span_of
 
 # The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is
 # called, as steps are, and not when its turn comes in an asyncio.gather().
@@ -29,10 +30,11 @@ def sleep(
 
 def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
     """Sleep durably until a moment; one that has passed does not wait."""
+    until = to_micros(check_moment("detent.aio.sleep_until()", "moment", moment))
     frame = current_frame("sleep_until")
     if frame is None:
-        return asyncio.sleep(max(0.0, to_micros(moment) / 1e6 - time.time()))
-    return frame.adrive(frame.sleep(None, to_micros(moment)))
+        return asyncio.sleep(max(0.0, until / 1e6 - time.time()))
+    return frame.adrive(frame.sleep(None, until))
 
 
 async def now() -> datetime:
@@ -61,13 +63,14 @@ def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
 ) -> Coroutine[Any, Any, Any]:
     """Wait for a message; see `detent.receive`."""
+    span = checked_receive(name, timeout)
     frame = needed_frame("receive", blocking=False)
-    span = None if timeout is None else span_micros(timeout)
     return frame.adrive(frame.receive(name, span, default, type))
 
 
 async def publish(name: str, value: Any) -> None:
     """Show a value to anyone who asks: `run.published(name)`."""
+    check_text("detent.aio.publish()", "name", name, example="progress")
     frame = current_frame("publish")
     if frame is not None:
         await frame.adrive(frame.publish(name, value))
@@ -75,11 +78,13 @@ async def publish(name: str, value: Any) -> None:
 
 def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:
     """Send a message to another run, exactly once."""
+    checked_send(run_id, name)
     frame = needed_frame("send", blocking=False)
     return frame.adrive(frame.send(run_id, name, value))
 
 
 async def patched(id: str) -> bool:
     """Guard a change of a workflow's code; see `detent.patched`."""
+    check_text("detent.aio.patched()", "id", id, example="new-tax")
     frame = current_frame("patched")
     return True if frame is None else await frame.adrive(frame.patched(id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -15,10 +15,11 @@ from ..projections import Projection, ProjectionPlan, plan_projection
 from ..runtime.registry import Served
 
 
-def collect(include: Iterable[Any]) -> list[Served]:
-    """The definitions of an app: those given, those of modules given, and those that they call."""
+def collect(include: Any) -> list[Served]:
+    """The definitions of an app: the given one or ones, those of modules given, and those that they call."""
     found: dict[tuple[bool, str], Served] = {}  # projections have names of their own
-    todo: list[Any] = list(include)
+    several = isinstance(include, Iterable) and not isinstance(include, str | Mapping)
+    todo: list[Any] = list(include) if several else [include]
     while todo:
         item = todo.pop(0)
         if isinstance(item, ModuleType):

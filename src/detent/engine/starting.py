@@ -25,8 +25,6 @@ from ..runtime.services import Services
 from ..runtime.spawning import fitting_id, new_run
 from .settings import Options
 
-LONGEST_ID = 200
-
 
 def plan_runs(
     services: Services,
@@ -59,7 +57,7 @@ def plan_runs(
     for args, kwargs in calls:
         id, repeats = (options.id, True) if options.id is not None else _run_id(name)
         terms = Terms(
-            id=_check_id(id),
+            id=id,
             queue=queue,
             priority=priority,
             now=now,
@@ -93,7 +91,7 @@ def plan_fork(
     kept = kept_for_fork(row.id, steps, from_step)
     id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
     run, main = new_run(
-        workflow, _check_id(id), row.input, queue=row.queue, priority=row.priority, now=services.clock.now()
+        workflow, id, row.input, queue=row.queue, priority=row.priority, now=services.clock.now()
     )
     run.forked_from = row.id
     copies = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
@@ -104,7 +102,7 @@ def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun,
     """The run that a run with a graph is forked to, and whether its id was chosen."""
     id, chosen = (options.id, True) if options.id else _run_id(row.type)
     run = NewRun(
-        id=_check_id(id),
+        id=id,
         type=row.type,
         kind=row.kind,
         queue=row.queue,
@@ -160,27 +158,10 @@ def _run_id(name: str) -> tuple[str, bool]:
     return (uuid7(), False) if frame is None else (frame.start_id(name), True)
 
 
-def _check_id(id: str) -> str:
-    if len(id) > LONGEST_ID:
-        raise ConfigurationError(f"a run's id has at most {LONGEST_ID} characters, this one has {len(id)}")
-    return check_text("a run's id", id)
-
-
-def check_text(what: str, text: str) -> str:
-    """Refuse a name that a database would refuse, or change."""
-    if not text:
-        raise ConfigurationError(f"{what} is a text that is not empty, not {text!r}")
-    if "\x00" in text or not text.isprintable():
-        raise ConfigurationError(
-            f"{what} {text!r} has characters that databases refuse (NUL, control, surrogates)"
-        )
-    return text
-
-
-def _deadline(deadline: timedelta | datetime | None, now: int) -> int | None:
+def _deadline(deadline: timedelta | datetime | float | None, now: int) -> int | None:
     if deadline is None:
         return None
-    return now + span_micros(deadline) if isinstance(deadline, timedelta) else to_micros(deadline)
+    return to_micros(deadline) if isinstance(deadline, datetime) else now + span_micros(deadline)
 
 
 def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRow:

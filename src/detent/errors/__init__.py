@@ -4,6 +4,8 @@
     ├── DefinitionError            the code that describes a workflow is wrong
     │   └── GraphInvalid           a graph that cannot be run
     ├── ConfigurationError         the app is set up wrongly
+    │   ├── InvalidArgument        a value that a function does not accept (also TypeError, ValueError)
+    │   │   └── InvalidOption      the same in a definition (also DefinitionError)
     │   ├── UnknownScheme          no database is known by that URL
     │   ├── MissingDriver          the extra for that database is not installed
     │   ├── UnknownDefinition      the app does not include what was asked for
@@ -86,6 +88,8 @@ from .roots import (
     DefinitionError,
     DetentError,
     ExportUnfit,
+    InvalidArgument,
+    InvalidOption,
     MigrationChanged,
     MissingDriver,
     NameUnfit,
@@ -142,8 +146,10 @@ __all__ = [
     "ExpressionError",
     "GraphInvalid",
     "GraphTampered",
+    "InvalidArgument",
     "InvalidDecision",
     "InvalidInput",
+    "InvalidOption",
     "InvalidState",
     "LeaseLost",
     "MigrationChanged",

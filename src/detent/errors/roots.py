@@ -32,6 +32,26 @@ class ConfigurationError(DetentError):
 
 
 @facts
+class InvalidArgument(ConfigurationError, TypeError, ValueError):
+    """A public function was called with a value that it does not accept.
+
+    It is also a TypeError and a ValueError, so code that expects those keeps working.
+    """
+
+    where: str
+    argument: str
+    given: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.argument}={self.given} is not accepted: {self.advice}"
+
+
+class InvalidOption(InvalidArgument, DefinitionError):
+    """An option of a step, a workflow or a retry has a value that is not accepted."""
+
+
+@facts
 class UnknownScheme(ConfigurationError):
     scheme: str
 

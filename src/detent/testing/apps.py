@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from ..app import App, Run, Starter
 from ..clock import span_micros
 from ..deciders import Decider, is_decider
-from ..engine import Engine, Options, Settings
+from ..engine import Engine, checked_options, checked_settings
 from ..engine.including import collect
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
@@ -43,14 +43,14 @@ class TestingApp(App):
         self,
         url: str = "sqlite:///:memory:",
         *,
-        include: Iterable[Any] = (),
+        include: Any = (),
         clock: ManualClock | None = None,
         store: SqlStore | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock if clock is not None else ManualClock()
         settings.setdefault("migrate", True)
-        self.engine = Engine(url, include, Settings(clock=self.clock, **settings), store)
+        self.engine = Engine(url, include, checked_settings({"clock": self.clock, **settings}), store)
 
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""
@@ -70,7 +70,7 @@ class TestingApp(App):
 
     def options(self, **options: Any) -> Starter:
         """How the next run is started; the keywords are those of `App.options`."""
-        return _Including(self, Options(**options))
+        return _Including(self, checked_options(options))
 
     def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
