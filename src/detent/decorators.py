@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from .arguments import refuse_unknown
 from .declaring import Condition, NodeOptions
+from .errors import InvalidOption
 from .functions import Executor, FunctionWorkflow, NodeAction, OnException, Step
 from .kernel.policies import ExceptionPolicy, Retry
 
@@ -93,14 +95,30 @@ class StepMaker:
             self._options["on_exception"] = given["on_exception"]
 
     def __call__(self, function: Callable[P, R]) -> Step[P, R]:
-        unknown = [name for name in self._options if name not in _STEP_OPTIONS]
-        if unknown:
-            known = ", ".join(sorted(_STEP_OPTIONS | set(NodeOptions.__struct_fields__) - {"chained"}))
-            raise Step(function)._error(f"has no option {unknown[0]!r}; there are {known}")
+        if not self._options.keys() <= _STEP_OPTIONS:
+            known = _STEP_OPTIONS | set(NodeOptions.__struct_fields__) - {"chained"}
+            where = Step(function).place
+            refuse_unknown(
+                where, self._options, known, kind="option", instead=_STEP_INSTEAD, error=InvalidOption
+            )
         return Step(function, node=self.node, **self._options)
 
 
 _STEP_OPTIONS = set(inspect.signature(Step.__init__).parameters) - {"self", "function", "node"}
+_STEP_INSTEAD = {
+    "name": "to give a name, write id='charge'",
+    "retries": "write retry=detent.Retry(attempts=5)",
+    "attempts": "write retry=detent.Retry(attempts=5)",
+    "max_attempts": "write retry=detent.Retry(attempts=5)",
+    "deadline": "write timeout=30 to limit each attempt at the step",
+}
+_WORKFLOW_OPTIONS = set(inspect.signature(FunctionWorkflow.__init__).parameters) - {"self", "function"}
+_WORKFLOW_INSTEAD = {
+    "name": "to give a name, write id='fulfil'",
+    "timeout": "limit a run with app.options(deadline=timedelta(hours=1)), and a step with @step(timeout=30)",
+    "deadline": "a deadline belongs to one run: app.options(deadline=timedelta(hours=1)).start(...)",
+    "retry": "only steps are retried: @step(retry=detent.Retry(attempts=5))",
+}
 
 
 @overload
@@ -122,4 +140,12 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> A
     """
     if function is not None:
         return FunctionWorkflow(function)
+    refuse_unknown(
+        "@workflow()",
+        options,
+        _WORKFLOW_OPTIONS,
+        kind="option",
+        instead=_WORKFLOW_INSTEAD,
+        error=InvalidOption,
+    )
     return lambda function: FunctionWorkflow(function, **options)

@@ -16,9 +16,10 @@ from functools import cached_property
 from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
+from .arguments import check_flag, check_positive_duration, refuse
 from .context import Context, Frame, Routine, current_frame
-from .declaring import NodeOptions, queue_problem
-from .errors import BlockingCall, DefinitionError, NotInRun
+from .declaring import NodeOptions, check_queue_and_priority
+from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from .serialization import decodable
 
@@ -40,8 +41,7 @@ class Definition(Generic[P, R]):
     kind = ""
 
     def __init__(self, function: Callable[P, R], name: str | None) -> None:
-        if not callable(function):
-            raise DefinitionError(f"@{self.kind} decorates a function, not {function!r}")
+        _check_function(self.kind, function)
         self.function = function
         self.name = name if name is not None else function.__name__
         self.is_async = inspect.iscoroutinefunction(function)
@@ -193,15 +193,15 @@ class Definition(Generic[P, R]):
         handle: Handle[Any] = frame.spawn(self, [(args, kwargs)])[0]
         return handle
 
-    def _check_queue(self, queue: Any, priority: Any) -> None:
-        problem = queue_problem(queue, priority)
-        if problem is not None:
-            raise self._error(problem)
-
-    def _error(self, what: str) -> DefinitionError:
+    @property
+    def place(self) -> str:
+        """What it is, and where it is defined, for messages: `step 'charge' (shop.py:12)`."""
         code = getattr(self.function, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-        return DefinitionError(f"{self.kind} {self.name!r}{where} {what}")
+        return f"{self.kind} {self.name!r}{where}"
+
+    def _error(self, what: str) -> DefinitionError:
+        return DefinitionError(f"{self.place} {what}")
 
 
 class Step(Definition[P, R]):
@@ -235,7 +235,9 @@ class Step(Definition[P, R]):
         if retry is not None and not isinstance(retry, Retry):
             raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
         self.timeout = self._seconds(timeout)
-        self._check_queue(queue, priority)
+        check_queue_and_priority(self.place, queue, priority)
+        for option, value in (("transactional", transactional), ("strict", strict)):
+            check_flag(self.place, option, value, error=InvalidOption)
         if executor not in ("thread", "process"):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
         if executor == "process":
@@ -266,13 +268,7 @@ class Step(Definition[P, R]):
     def _seconds(self, timeout: Any) -> float | None:
         if timeout is None:
             return None
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise self._error(f"has timeout={timeout!r}; write timedelta(minutes=5), or a number of seconds")
-        if not timeout > 0:  # NaN neither
-            raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
-        return float(timeout)
+        return check_positive_duration(self.place, "timeout", timeout, error=InvalidOption).total_seconds()
 
     def _check_node(self, executor: str, id: str | None) -> str:
         if id is not None:
@@ -354,7 +350,8 @@ class FunctionWorkflow(Definition[P, R]):
         super().__init__(function, id)
         if on_exception not in ("fail", "pause"):
             raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
-        self._check_queue(queue, priority)
+        check_queue_and_priority(self.place, queue, priority)
+        check_flag(self.place, "strict", strict, error=InvalidOption)
         self.on_exception = on_exception
         self.queue = queue
         self.priority = priority
@@ -471,7 +468,27 @@ def _is_method(function: Any) -> bool:
     return next(iter(inspect.signature(function).parameters), None) == "self"
 
 
-def _check_name(kind: str, name: str) -> None:
+def _check_function(kind: str, function: Any) -> None:
+    if isinstance(function, str):
+        advice = f"to give the {kind} a name, write @{kind}(id={function!r})"
+        raise DefinitionError(f"@{kind}({function!r}) is not accepted: {advice}")
+    if isinstance(function, Definition):
+        raise DefinitionError(
+            f"{function.place} is decorated with @{kind} as well; a function is a step or a workflow, "
+            f"not both: remove one of the two decorators"
+        )
+    if not callable(function) or isinstance(function, type | staticmethod | classmethod):
+        raise DefinitionError(f"@{kind} decorates a function, not {function!r}")
+    if not hasattr(function, "__name__"):
+        raise DefinitionError(
+            f"@{kind} decorates a function with a name, not {function!r}; "
+            f"call it in a function of its own: def charge(...): ..."
+        )
+
+
+def _check_name(kind: str, name: Any) -> None:
+    if not isinstance(name, str):
+        refuse(f"@{kind}()", "id", name, "give a text, for example id='charge'", InvalidOption)
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
         raise DefinitionError(
             f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,78 @@ def test_an_id_of_a_run_is_a_text(app: detent.App) -> None:
 def test_a_negative_wait_of_a_caller_does_not_wait() -> None:
     assert arguments.check_timeout("run.result()", -1) == 0
     assert arguments.check_timeout("run.result()", None) is None
+
+
+def plain(number: int) -> int:
+    return number
+
+
+step: Any = detent.step
+workflow: Any = detent.workflow
+
+DECORATED: dict[str, tuple[Callable[[], Any], str]] = {
+    "step on a workflow": (
+        lambda: step(workflow(plain)),
+        r"workflow 'plain' \(.*\) is decorated with @step as well; a function is a step or a workflow",
+    ),
+    "workflow on a step": (
+        lambda: workflow(step(plain)),
+        r"step 'plain' \(.*\) is decorated with @workflow as well",
+    ),
+    "a step twice": (lambda: step(step(plain)), "remove one of the two decorators"),
+    "a step with options on a workflow": (
+        lambda: step(timeout=5)(workflow(plain)),
+        "is decorated with @step as well",
+    ),
+    "a name by place": (lambda: step("charge"), r"write @step\(id='charge'\)"),
+    "a workflow's name by place": (lambda: workflow("fulfil"), r"write @workflow\(id='fulfil'\)"),
+    "a class": (lambda: step(int), "decorates a function, not <class 'int'>"),
+    "a partial": (lambda: step(partial(plain, 1)), "decorates a function with a name"),
+    "an id that is no text": (lambda: step(id=5)(plain), "id=5 is not accepted: give a text"),
+    "an empty id": (lambda: step(id="")(plain), "is no good"),
+}
+
+
+@pytest.mark.parametrize("wrong", DECORATED)
+def test_what_is_no_function_cannot_be_decorated(wrong: str) -> None:
+    decorate, said = DECORATED[wrong]
+    with pytest.raises(DefinitionError, match=said):
+        decorate()
+
+
+STEP_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"timeout": "5m"}, "give a timedelta or a number of seconds"),
+    ({"timeout": 0}, "more than 0"),
+    ({"timeout": float("inf")}, "give a timedelta or a number of seconds"),
+    ({"priority": 10**12}, "to 2,147,483,647"),
+    ({"priority": "high"}, "give a whole number"),
+    ({"queue": ""}, "it is empty"),
+    ({"strict": "yes"}, "give True or False"),
+    ({"transactional": 1}, "give True or False"),
+    ({"retyr": 3}, "no option 'retyr'; did you mean 'retry'"),
+    ({"retries": 3}, r"write retry=detent\.Retry\(attempts=5\)"),
+    ({"name": "charge"}, "write id='charge'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), STEP_OPTIONS, ids=lambda value: str(value)[:40])
+def test_an_option_of_a_step_that_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"step 'plain' \(.*test_arguments.py:\d+\): .*{said}"):
+        step(**options)(plain)
+
+
+WORKFLOW_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"timeout": 5}, r"app\.options\(deadline=timedelta\(hours=1\)\)"),
+    ({"deadline": 5}, r"app\.options\(deadline="),
+    ({"retry": detent.Retry()}, "only steps are retried"),
+    ({"name": "fulfil"}, "write id='fulfil'"),
+    ({"stirct": True}, "did you mean 'strict'"),
+    ({"strict": None}, "give True or False"),
+    ({"priority": True}, "give a whole number"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WORKFLOW_OPTIONS, ids=lambda value: str(value)[:40])
+def test_an_option_of_a_workflow_that_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        workflow(**options)(plain)
