@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from .arguments import check_flag, check_positive_duration, refuse
+from .awaiting import refuse_without_loop, watched
 from .context import Context, Frame, Routine, current_frame
 from .declaring import NodeOptions, check_queue_and_priority
 from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
@@ -158,7 +159,8 @@ class Definition(Generic[P, R]):
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return frame.adrive(self.routine(frame, args, kwargs))
+            refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
+            return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
         _refuse_on_loop(frame, self.name, "call")
         return frame.drive(self.routine(frame, args, kwargs))
 
@@ -378,13 +380,22 @@ class AsyncView(Generic[P, R]):
         frame = current_frame(definition.name)
         if frame is None:
             return _call_plainly(definition.function, args, kwargs)
-        return frame.adrive(definition.routine(frame, args, kwargs))
+        refuse_without_loop(frame, definition.name, _sync_form(definition, "(...)"))
+        return watched(frame, definition.name, frame.adrive(definition.routine(frame, args, kwargs)))
 
-    async def map(self, items: Iterable[Any]) -> list[Any]:
+    def map(self, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
         """Spawn one for each item; the results in order."""
-        frame = current_frame(self._definition.name)
+        definition = self._definition
+        frame = current_frame(definition.name)
         if frame is None:
-            return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+            return self._map_plainly(items)
+        refuse_without_loop(frame, f"{definition.name}.map", _sync_form(definition, ".map(...)"))
+        return watched(frame, f"{definition.name}.map", self._map(frame, items))
+
+    async def _map_plainly(self, items: Iterable[Any]) -> list[Any]:
+        return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+
+    async def _map(self, frame: Frame, items: Iterable[Any]) -> list[Any]:
         handles = frame.spawn(self._definition, [((item,), {}) for item in items])
         return await frame.adrive(frame.gathered(handles))
 
@@ -447,6 +458,11 @@ def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:
             f"await {name}.aio(...)" if verb == "call" else f"await {name}.aio.map(...), or await the handle"
         )
         raise BlockingCall(name, hint)
+
+
+def _sync_form(definition: Definition[Any, Any], call: str) -> str:
+    """How a `def` workflow calls a definition."""
+    return f"{definition.name}.sync{call}" if definition.is_async else f"{definition.name}{call}"
 
 
 async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,8 +20,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("kernel",),
     (
-        "context declaring functions decorators blueprint durable workflows graphs decisions deciders "
-        "projections",
+        "context awaiting declaring functions decorators blueprint durable workflows graphs "
+        "decisions deciders projections",
         "stores",
     ),
     ("commit",),

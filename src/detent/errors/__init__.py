@@ -44,6 +44,7 @@
         ├── StepMismatch           a strict replay met other arguments
         ├── StepOutsideRun         a step was called where it cannot be recorded
         ├── BlockingCall           a blocking call would stop an event loop
+        ├── NotAwaited             an async step was called, and the call was not awaited
         ├── NotInRun               what only a running workflow can do
         ├── TransactionMisused     a step's transaction ends with the step
         ├── CompensationFailed     what was done could not be undone
@@ -110,6 +111,7 @@ from .runs import (
     DeadlineExceeded,
     InvalidState,
     LeaseLost,
+    NotAwaited,
     NotInRun,
     ReadinessOverflow,
     ReceiveTimeout,
@@ -158,6 +160,7 @@ __all__ = [
     "NameUnfit",
     "NodeNotFound",
     "NotADeadLetter",
+    "NotAwaited",
     "NotInRun",
     "NotPicklable",
     "NotSerializable",

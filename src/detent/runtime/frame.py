@@ -8,7 +8,7 @@ How a routine's requests are performed is the driver's business (drivers.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from ..clock import from_micros, span_micros
@@ -70,6 +70,7 @@ class FrameCore:
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
         self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
+        self.unawaited: list[tuple[str, Coroutine[Any, Any, Any]]] | None = None  # see awaiting.py
         self.shown: frozenset[str] = frozenset()  # those that the journal shows as executing
 
     # Records
