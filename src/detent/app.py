@@ -16,6 +16,7 @@ from .engine import Engine, Options, checked_settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
+from .engine.starting import START_MANY, calls_of
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
 from .engine.within import join
 from .errors import ResultTimeout
@@ -306,7 +307,7 @@ class Starter:
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         """Start a run for each tuple of arguments, all in one commit."""
-        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        given = calls_of(START_MANY, calls)
         if not given:
             return []
         return self._app._start(self._app.engine.prepare(definition, given, self._options))
@@ -329,7 +330,7 @@ class Within:
         return self.start_many_calls(definition, [(args, kwargs)])[0]
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        return self.start_many_calls(definition, [(tuple(args), {}) for args in calls])
+        return self.start_many_calls(definition, calls_of(START_MANY, calls))
 
     def enqueue_input(
         self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None

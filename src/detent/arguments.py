@@ -26,6 +26,11 @@ LONGEST_KEY = 500  # of a step, a node, a message: made of other names
 LONGEST_DURATION = timedelta(days=36_525)  # 100 years: the longest that locks and timers accept, rounded
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**31), 2**31 - 1  # of an INTEGER column
 
+# The parts that a duration may be given in.
+UNITS = {
+    name: timedelta(**{name: 1})
+    for name in ("microseconds", "milliseconds", "seconds", "minutes", "hours", "days", "weeks")
+}
 _NOTHING = timedelta(0)
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 80
@@ -256,6 +261,19 @@ def check_duration(
         limit = "it cannot be negative" if not least else f"it must be at least {least.total_seconds():g} s"
         refuse(where, argument, value, f"{limit}, for example {argument}=timedelta(minutes=5)", error)
     return found
+
+
+def check_parts(where: str, parts: Mapping[str, Any], *, least: timedelta | None = _NOTHING) -> timedelta:
+    """A duration that is given in parts: minutes=5, hours=2."""
+    refuse_unknown(where, parts, UNITS)
+    total = _NOTHING
+    for name, value in parts.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+            refuse(where, name, value, f"give a number, for example {name}=5")
+        if abs(value) > LONGEST_DURATION / UNITS[name]:
+            refuse(where, name, value, f"it is at most {LONGEST_DURATION.days:,} days, for example {name}=5")
+        total += value * UNITS[name]
+    return check_duration(where, "duration", total, least=least)
 
 
 def check_timeout(where: str, value: Any) -> float | None:

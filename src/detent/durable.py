@@ -18,7 +18,7 @@ from .arguments import (
     check_duration,
     check_message,
     check_moment,
-    check_number,
+    check_parts,
     check_stored_id,
     check_text,
     check_timeout,
@@ -28,7 +28,6 @@ from .context import Frame, current_frame
 from .errors import BlockingCall, NotInRun
 
 MISSING: Any = object()
-LARGEST_PART = 1e9  # of a duration that is given in minutes, hours, days or weeks
 
 
 def sleep(
@@ -135,11 +134,10 @@ class step_guard:  # noqa: N801 - used like a function
 def span_of(seconds: float | timedelta, minutes: float, hours: float, days: float, weeks: float) -> int:
     """Return a duration given in parts, in microseconds."""
     total = check_duration("detent.sleep()", "seconds", seconds, least=None)
-    for name, value in (("minutes", minutes), ("hours", hours), ("days", days), ("weeks", weeks)):
-        if value != 0:
-            check_number("detent.sleep()", name, value, least=-LARGEST_PART, most=LARGEST_PART, example=5)
-            total += timedelta(**{name: value})
-    return span_micros(check_duration("detent.sleep()", "seconds", total, least=None))
+    if minutes or hours or days or weeks:
+        parts = {"minutes": minutes, "hours": hours, "days": days, "weeks": weeks}
+        total += check_parts("detent.sleep()", parts, least=None)
+    return span_micros(total)
 
 
 def checked_receive(name: str, timeout: timedelta | float | None) -> int | None:

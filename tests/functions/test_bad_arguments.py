@@ -11,8 +11,8 @@ import pytest
 
 import detent
 from detent import workflow
-from detent.errors import InvalidArgument
-from tests.functions.world import Apps
+from detent.errors import InvalidArgument, UnknownDefinition
+from tests.functions.world import Apps, result
 
 
 @workflow
@@ -82,3 +82,64 @@ def test_the_largest_priority_and_a_deadline_in_seconds_are_stored(apps: Apps) -
     assert run.row.priority == 2**31 - 1
     assert run.row.deadline is not None
     assert run.row.deadline - run.row.created_at == 3_600_000_000
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (5, "calls=5 is not accepted: give a list with a tuple of arguments for each run"),
+        ("ab", "calls='ab' is not accepted"),
+        ([(1,), 2], r"calls\[1\]=2 is not accepted: give the arguments of a run as a tuple"),
+        (["ab"], r"calls\[0\]='ab' is not accepted"),
+    ],
+    ids=str,
+)
+def test_the_calls_of_start_many_are_tuples(apps: Apps, calls: Any, said: str) -> None:
+    app = apps(waits, worker=False)
+    with pytest.raises(InvalidArgument, match=said):
+        app.start_many(waits, calls)
+    assert app.runs() == []
+
+
+CELL = """
+import detent
+
+@detent.step
+def charge(number: int) -> str:
+    return f"{VERSION} charged {number}"
+
+@detent.workflow
+def fulfil(number: int) -> str:
+    return charge(number) + ", " + charge.spawn(number).result()
+"""
+
+
+def cell(version: str) -> Any:
+    """Run a notebook's cell: every time it makes the same definitions anew."""
+    namespace: dict[str, Any] = {"__name__": "notebook"}
+    exec(CELL.replace("{VERSION}", version), namespace)
+    return namespace["fulfil"]
+
+
+def test_a_workflow_that_is_defined_again_replaces_the_earlier_definition(apps: Apps) -> None:
+    first, second = cell("first"), cell("second")
+    app = apps(first)
+    assert result(app.start(first, 1)) == "first charged 1, first charged 1"
+    assert result(app.start(second, 2)) == "second charged 2, second charged 2"
+    assert result(app.start("fulfil", 3)) == "second charged 3, second charged 3"
+
+
+def test_another_definition_of_the_same_name_is_refused_and_named(apps: Apps) -> None:
+    def make(number: int) -> Any:
+        @workflow
+        def made() -> int:
+            return number
+
+        return made
+
+    app = apps(make(1))
+    with pytest.raises(
+        UnknownDefinition, match=r"another definition of 'made', from .*test_bad_arguments.*made"
+    ):
+        app.start(make(2))
+    assert result(app.start("made")) == 1

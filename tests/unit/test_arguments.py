@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import pytest
 import detent
 from detent import aio, arguments
 from detent.errors import ConfigurationError, DefinitionError, DetentError, InvalidArgument, InvalidOption
+from detent.testing import ManualClock, TestingApp
 
 MEMORY = "sqlite:///:memory:"
 
@@ -183,6 +185,7 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (detent.sleep, (), {"minutes": "5"}, "minutes='5' is not accepted"),
     (detent.sleep, (), {"weeks": float("nan")}, "weeks=nan is not accepted"),
     (detent.sleep, (), {"days": 10**8}, "at most 36,525 days"),
+    (detent.sleep, (), {"weeks": 10**400}, "at most 36,525 days"),
     (detent.sleep_until, (5,), {}, "give a datetime with a time zone"),
     (detent.sleep_until, (datetime(2030, 1, 1),), {}, "it has no time zone"),
     (detent.receive, (5,), {}, "name=5 is not accepted"),
@@ -307,3 +310,61 @@ WORKFLOW_OPTIONS: list[tuple[dict[str, Any], str]] = [
 def test_an_option_of_a_workflow_that_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         workflow(**options)(plain)
+
+
+CLOCKS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a naive start": (lambda: ManualClock(datetime(2030, 1, 1)), "it has no time zone"),
+    "a start that is no moment": (lambda: ManualClock(5), "give a datetime"),  # type: ignore[arg-type]
+    "an advance by a text": (lambda: ManualClock().advance("5m"), "give a timedelta"),  # type: ignore[arg-type]
+    "an advance by an unknown part": (lambda: ManualClock().advance(minuets=5), "did you mean 'minutes'"),
+    "an advance by a part that is no number": (
+        lambda: ManualClock().advance(minutes="5"),  # type: ignore[arg-type]
+        "give a number, for example minutes=5",
+    ),
+    "an advance backwards": (lambda: ManualClock().advance(-5), "cannot be negative"),
+    "a move to a naive moment": (lambda: ManualClock().move_to(datetime(2031, 1, 1)), "no time zone"),
+    "an unknown setting": (lambda: TestingApp(concurency=3), "did you mean 'concurrency'"),
+    "an unknown option": (lambda: TestingApp().options(dleay=3), "did you mean 'delay'"),
+    "a bad option": (lambda: TestingApp().options(delay="5m"), "give a timedelta"),
+}
+
+
+@pytest.mark.parametrize("wrong", CLOCKS)
+def test_the_testing_kit_refuses_the_same(wrong: str) -> None:
+    call, said = CLOCKS[wrong]
+    with pytest.raises(InvalidArgument, match=said):
+        call()
+
+
+def test_a_sqlite_url_with_two_slashes_is_not_a_database_in_memory() -> None:
+    with pytest.raises(InvalidArgument, match=r"a path has three slashes before it: sqlite:///shop\.db"):
+        detent.App("sqlite://shop.db")
+    detent.App("sqlite://")  # in memory, as in SQLAlchemy
+
+
+def test_a_folder_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "such"
+    acts: list[Callable[[detent.App], Any]] = [
+        lambda app: app.open(),
+        lambda app: app.migrate(),
+        lambda app: app.runs(),
+    ]
+    for act in acts:
+        app = detent.App(f"sqlite:///{missing / 'shop.db'}")
+        with pytest.raises(InvalidArgument, match=f"the folder {missing} does not exist; create it"):
+            act(app)
+    missing.mkdir(parents=True)
+    app = detent.App(f"sqlite:///{missing / 'shop.db'}")  # made in time
+    app.open()
+    app.close()
+    with pytest.raises(InvalidArgument, match="is a folder; give the path of a file"):
+        detent.App(f"sqlite:///{missing}").open()
+
+
+def test_an_async_app_refuses_a_missing_folder_too(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with detent.AsyncApp(f"sqlite:///{tmp_path}/none/shop.db"):
+            pass
+
+    with pytest.raises(InvalidArgument, match="does not exist"):
+        asyncio.run(program())

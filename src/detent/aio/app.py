@@ -15,6 +15,7 @@ from ..deciders import Decider, is_decider
 from ..decisions import Recorded, TimerCancelled
 from ..engine import Engine, Options, checked_options, deciding
 from ..engine.projecting import AsyncProjections
+from ..engine.starting import START_MANY, calls_of
 from ..engine.views import id_of
 from ..engine.within import LoopTx, async_execute, join
 from ..functions import FunctionWorkflow
@@ -252,7 +253,7 @@ class AsyncStarter:
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        given = calls_of(START_MANY, calls)
         return await self._app._start(await self._prepared(definition, given)) if given else []
 
     async def _prepared(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Start:
@@ -281,7 +282,7 @@ class AsyncWithin:
         return (await self._start(definition, [(args, kwargs)]))[0]
 
     async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        return await self._start(definition, [(tuple(args), {}) for args in calls])
+        return await self._start(definition, calls_of(START_MANY, calls))
 
     async def _start(
         self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]

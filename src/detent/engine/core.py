@@ -58,7 +58,7 @@ from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from ..stores.base import Listener, Trouble
 from ..stores.batch import Applied
-from ..stores.opening import open_store
+from ..stores.opening import open_store, refuse_missing_folder
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
 from .attributes import with_attributes
@@ -174,10 +174,12 @@ class Engine:
         self.served = tuple(declared_queue(name, declared) for name in serve) or declared
 
     def migrate(self) -> list[str]:
+        refuse_missing_folder(self.url)
         done: list[str] = self._patiently(lambda: self.store.migrate(now=self.clock.now()))
         return done
 
     def _prepare_database(self) -> None:
+        refuse_missing_folder(self.url)
         migrate = self.settings.migrate
         if migrate or (migrate is None and self.store.dialect == "sqlite"):
             self.migrate()
@@ -521,7 +523,8 @@ class Engine:
 
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
-        check_node("app.fork()", "from_step", from_step)
+        if from_step is not None:
+            check_node("app.fork()", "from_step", from_step)
         row = self.row(run_id)
         if row.kind == DECIDER:
             raise InvalidState(

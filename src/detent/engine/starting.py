@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
+from ..arguments import refuse
 from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
@@ -23,7 +24,10 @@ from ..runtime.beginning import Startable, Terms, begin
 from ..runtime.registry import Registry
 from ..runtime.services import Services
 from ..runtime.spawning import fitting_id, new_run
+from .including import place_of, replace_redefined
 from .settings import Options
+
+START_MANY = "app.start_many()"
 
 
 def plan_runs(
@@ -137,9 +141,23 @@ def _included(registry: Registry, definition: Any) -> Startable:
             f"app.start() takes a workflow, a Workflow class, a graph or a template, not {definition!r}; "
             f"decorate a function with @workflow"
         )
-    if served not in registry:
-        raise UnknownDefinition(served.name)
+    if served not in registry and not replace_redefined(registry, served):
+        known = registry.find(served.name)
+        raise UnknownDefinition(served.name, "" if known is None else place_of(known))
     return served
+
+
+def calls_of(where: str, calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls of `start_many`: one tuple of arguments for each run."""
+    example = "for example [(1,), (2,)]"
+    if isinstance(calls, str) or not isinstance(calls, Iterable):
+        refuse(where, "calls", calls, f"give a list with a tuple of arguments for each run, {example}")
+    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    for number, args in enumerate(calls):
+        if not isinstance(args, tuple | list):
+            refuse(where, f"calls[{number}]", args, f"give the arguments of a run as a tuple, {example}")
+        found.append((tuple(args), {}))
+    return found
 
 
 def declared_queue(queue: str, declared: tuple[str, ...]) -> str:

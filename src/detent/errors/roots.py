@@ -74,8 +74,14 @@ class MissingDriver(ConfigurationError):
 @facts
 class UnknownDefinition(ConfigurationError):
     name: str
+    included: str = ""  # where a definition of the same name comes from that the app includes
 
     def __str__(self) -> str:
+        if self.included:
+            return (
+                f"this app includes another definition of {self.name!r}, from {self.included}; "
+                f"create the app with the one that you start, or give one of them another id"
+            )
         return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
 
 

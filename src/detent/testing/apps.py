@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from ..app import App, Run, Starter
-from ..clock import span_micros
 from ..deciders import Decider, is_decider
 from ..engine import Engine, checked_options, checked_settings
 from ..engine.including import collect
@@ -16,7 +15,7 @@ from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
 from ..kernel.model import RunState
 from ..stores.sql import SqlStore
-from .clock import ManualClock
+from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
 MOST_TIMERS = 10_000  # moments to which an instance's speedrun moves: its timers may go on for ever
@@ -122,7 +121,7 @@ class TestingApp(App):
 
     def advance(self, span: timedelta | float = 0, **parts: float) -> None:
         """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
-        goal = self.clock.now() + span_micros(span) + span_micros(timedelta(**parts))
+        goal = self.clock.now() + span_of_parts("app.advance()", span, parts)
         self.settle_down()
         due = self.engine.store.next_due()
         while due is not None and self.clock.now() < due <= goal:
