@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .deciders import Decider, EffectContext, Transition, upcaster
     from .decisions import Decision, Recorded, Timer, TimerCancelled
     from .declaring import PREVIOUS
+    from .decorators import step, workflow
     from .durable import (
         now,
         patched,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         DetentError,
         GraphInvalid,
         GraphTampered,
+        InvalidArgument,
         InvalidDecision,
         InvalidInput,
         InvalidState,
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
         StepTimeout,
         UnreadableEvent,
     )
-    from .functions import FunctionWorkflow, Handle, Step, step, workflow
+    from .functions import FunctionWorkflow, Handle, Step
     from .graphs import Graph, Template, template
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
@@ -89,6 +91,7 @@ __all__ = [
     "GraphTampered",
     "Handle",
     "InstanceView",
+    "InvalidArgument",
     "InvalidDecision",
     "InvalidInput",
     "InvalidState",
@@ -148,15 +151,16 @@ _HOMES = {
     "deciders": "Decider EffectContext Transition upcaster",
     "decisions": "Decision Recorded Timer TimerCancelled",
     "declaring": "PREVIOUS",
+    "decorators": "step workflow",
     "durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
     "engine.machines": "InstanceView",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
-        "GraphTampered InvalidDecision InvalidInput InvalidState MissingJob PermanentError "
-        "ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused StepFailed "
-        "StepNotDefined StepTimeout UnreadableEvent"
+        "GraphTampered InvalidArgument InvalidDecision InvalidInput InvalidState MissingJob "
+        "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
+        "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "functions": "FunctionWorkflow Handle Step step workflow",
+    "functions": "FunctionWorkflow Handle Step",
     "graphs": "Graph Template template",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.policies": "ExceptionPolicy Retry",

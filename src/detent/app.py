@@ -8,18 +8,20 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from .arguments import check_message, check_stored_id, check_text, check_timeout
 from .clock import span_micros
 from .context import Context, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
 from .durable import blocking_frame
-from .engine import Engine, Options, Settings, deciding, graphs
+from .engine import Engine, Options, checked_settings, deciding, graphs
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
-from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from .engine.starting import START_MANY, calls_of
+from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
 from .engine.within import join
-from .errors import ConfigurationError, ResultTimeout
+from .errors import ResultTimeout
 from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
@@ -53,12 +55,8 @@ class App:
     `detent.engine.Settings`.
     """
 
-    def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
-        try:
-            checked = Settings(**settings)
-        except TypeError as error:
-            raise ConfigurationError(f"App(): {error}") from None
-        self.engine = Engine(url, include, checked)
+    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
+        self.engine = Engine(url, include, checked_settings(settings))
 
     def __enter__(self) -> Self:
         self.engine.enter()
@@ -144,7 +142,7 @@ class App:
         priority: int | None = None,
         hero: Any = None,
         allow_multiple: bool = False,
-        deadline: timedelta | datetime | None = None,
+        deadline: timedelta | datetime | float | None = None,
         attributes: Mapping[str, str | int | bool] | None = None,
     ) -> Starter:
         """How the next run is started, apart from its own arguments.
@@ -258,7 +256,7 @@ class App:
 
     def run(self, id: str) -> Run[Any]:
         """The run of that id."""
-        return Run(self, self.engine.row(id))
+        return Run(self, self.engine.row(check_stored_id("app.run()", "id", id)))
 
     @property
     def runs(self) -> Runs:
@@ -274,7 +272,7 @@ class App:
 
     def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
         """Begin a new run that keeps everything before `from_step`."""
-        run_id = run if isinstance(run, str) else run.id
+        run_id = id_of("app.fork()", "run", run)
         start = self.engine.fork(run_id, from_step, Options(id=id))
         return self._start(start)[0]
 
@@ -311,7 +309,7 @@ class Starter:
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         """Start a run for each tuple of arguments, all in one commit."""
-        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        given = calls_of(START_MANY, calls)
         if not given:
             return []
         return self._app._start(self._app.engine.prepare(definition, given, self._options))
@@ -334,7 +332,7 @@ class Within:
         return self.start_many_calls(definition, [(args, kwargs)])[0]
 
     def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        return self.start_many_calls(definition, [(tuple(args), {}) for args in calls])
+        return self.start_many_calls(definition, calls_of(START_MANY, calls))
 
     def enqueue_input(
         self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
@@ -378,22 +376,23 @@ class Run(RunFacts, Generic[R]):
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
         """
         engine = self._app.engine
+        seconds = check_timeout("run.result()", timeout)
         frame = blocking_frame("run.result()", "await the result of a run of detent.AsyncApp")
         if frame is not None:
             # A workflow waits without its worker, and a replay sees the same end.
-            end = frame.drive(frame.outcome_of(self.id, None if timeout is None else span_micros(timeout)))
+            end = frame.drive(frame.outcome_of(self.id, None if seconds is None else span_micros(seconds)))
         else:
-            end = engine.waiters.recent(self.id) or self._wait(timeout, wait_paused=wait_paused)
+            end = engine.waiters.recent(self.id) or self._wait(seconds, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
-    def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+    def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._app.engine
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
         waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
         self._fresh = False
         try:
-            return answer.get(timeout=None if timeout is None else max(0.0, span_micros(timeout) / 1e6))
+            return answer.get(timeout=timeout)
         except queue.Empty:
             row = self.refresh().row
             if RunState(row.state).final:
@@ -404,6 +403,7 @@ class Run(RunFacts, Generic[R]):
 
     def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
+        check_message("run.send()", name, id)
         frame = blocking_frame("run.send()", "await detent.aio.send(run.id, ...)") if id is None else None
         if frame is not None:
             frame.drive(frame.send(self.id, name, value))
@@ -415,6 +415,7 @@ class Run(RunFacts, Generic[R]):
 
     def published(self, name: str, default: Any = None) -> Any:
         """The latest value that the run published under that name."""
+        check_text("run.published()", "name", name, example="progress")
         frame = blocking_frame("run.published()", "await it, of a run of detent.AsyncApp")
         if frame is not None:
             values = frame.drive(frame.published_by(self.id, name))

@@ -16,8 +16,9 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from .declaring import PREVIOUS, check_condition
+from .decorators import StepMaker
 from .errors import DefinitionError
-from .functions import Definition, Step, StepMaker
+from .functions import Definition, Step
 from .kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from .kernel.policies import ExceptionPolicy
 

@@ -95,6 +95,10 @@ class Frame(Protocol):
         """The database is going to be asked: a recorded run does not tell, and ends here."""
         ...
 
+    # Calls that were made and have not begun (awaiting.py), and the tasks of the workflow.
+    unawaited: list[tuple[str, Coroutine[Any, Any, Any]]] | None
+    branches: set[Any]
+
     def drive(self, call: Call[T] | Routine[T]) -> T:
         """Carry a call out, blocking."""
         ...

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from .arguments import check_priority, check_queue
 from .clock import span_micros
-from .errors import DefinitionError
+from .errors import DefinitionError, InvalidOption
 from .kernel.policies import ExceptionPolicy
 
 T = TypeVar("T")
@@ -99,13 +100,12 @@ def check_condition(name: str, value: Any) -> str | None:
     return f"{name}={value!r}: give a callable, a method's name, True or False"
 
 
-def queue_problem(queue: Any, priority: Any) -> str | None:
-    """What is wrong with the queue and the priority that a definition names."""
-    if queue is not None and not (isinstance(queue, str) and queue):
-        return f"has queue={queue!r}; it is the name of a queue that the app declares"
-    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
-        return f"has priority={priority!r}; it is a whole number, a higher one runs sooner"
-    return None
+def check_queue_and_priority(where: str, queue: Any, priority: Any) -> None:
+    """Check the queue and the priority that a definition names."""
+    if queue is not None:
+        check_queue(where, "queue", queue, error=InvalidOption)
+    if priority is not None:
+        check_priority(where, priority, error=InvalidOption)
 
 
 def made(cls: type[T]) -> T:

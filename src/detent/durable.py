@@ -14,6 +14,15 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
+from .arguments import (
+    check_duration,
+    check_message,
+    check_moment,
+    check_parts,
+    check_stored_id,
+    check_text,
+    check_timeout,
+)
 from .clock import span_micros, to_micros
 from .context import Frame, current_frame
 from .errors import BlockingCall, NotInRun
@@ -69,22 +78,26 @@ class AsyncStepGuardView(Protocol[T]):
 def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
 ) -> None:
-    """Sleep durably: holds no thread and no memory, and survives everything."""
+    """Sleep durably: holds no thread and no memory, and survives everything.
+
+    A duration of 0 or less does not wait.
+    """
     span = span_of(seconds, minutes, hours, days, weeks)
     frame = blocking_frame("sleep")
     if frame is None:
-        time.sleep(span / 1e6)
+        time.sleep(max(0.0, span / 1e6))
     else:
         frame.drive(frame.sleep(span, None))
 
 
 def sleep_until(moment: datetime) -> None:
     """Sleep durably until a moment; one that has passed does not wait."""
+    until = to_micros(check_moment("detent.sleep_until()", "moment", moment))
     frame = blocking_frame("sleep_until")
     if frame is None:
-        time.sleep(max(0.0, to_micros(moment) / 1e6 - time.time()))
+        time.sleep(max(0.0, until / 1e6 - time.time()))
     else:
-        frame.drive(frame.sleep(None, to_micros(moment)))
+        frame.drive(frame.sleep(None, until))
 
 
 def now() -> datetime:
@@ -112,12 +125,14 @@ def receive(
 
     When it does not come in time: `default` if there is one, else ReceiveTimeout.
     """
+    span = checked_receive(name, timeout)
     frame = needed_frame("receive", blocking=True)
-    return frame.drive(frame.receive(name, None if timeout is None else span_micros(timeout), default, type))
+    return frame.drive(frame.receive(name, span, default, type))
 
 
 def publish(name: str, value: Any) -> None:
     """Show a value to anyone who asks: `run.published(name)`."""
+    check_text("detent.publish()", "name", name, example="progress")
     frame = blocking_frame("publish")
     if frame is not None:
         frame.drive(frame.publish(name, value))
@@ -125,12 +140,14 @@ def publish(name: str, value: Any) -> None:
 
 def send(run_id: str, name: str, value: Any = None) -> None:
     """Send a message to another run, exactly once."""
+    checked_send(run_id, name)
     frame = needed_frame("send", blocking=True)
     frame.drive(frame.send(run_id, name, value))
 
 
 def patched(id: str) -> bool:
     """Guard a change of a workflow's code: True for runs that reach this point with the new code."""
+    check_text("detent.patched()", "id", id, example="new-tax")
     frame = blocking_frame("patched")
     return True if frame is None else frame.drive(frame.patched(id))
 
@@ -151,7 +168,7 @@ class step_guard(Generic[T]):  # noqa: N801 - used like a function
     @overload
     def __init__(self, name: str, type: type[T]) -> None: ...
     def __init__(self, name: str, type: Any = Any) -> None:
-        self._name = name
+        self._name = check_text("detent.step_guard()", "name", name, example="fetch")
         self._type = type
         self._guard: Any = None
 
@@ -169,8 +186,24 @@ class step_guard(Generic[T]):  # noqa: N801 - used like a function
 
 def span_of(seconds: float | timedelta, minutes: float, hours: float, days: float, weeks: float) -> int:
     """Return a duration given in parts, in microseconds."""
-    base = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
-    return span_micros(base + timedelta(minutes=minutes, hours=hours, days=days, weeks=weeks))
+    total = check_duration("detent.sleep()", "seconds", seconds, least=None)
+    if minutes or hours or days or weeks:
+        parts = {"minutes": minutes, "hours": hours, "days": days, "weeks": weeks}
+        total += check_parts("detent.sleep()", parts, least=None)
+    return span_micros(total)
+
+
+def checked_receive(name: str, timeout: timedelta | float | None) -> int | None:
+    """Check what a workflow waits for; returns the timeout in microseconds."""
+    check_text("detent.receive()", "name", name, example="approved")
+    seconds = check_timeout("detent.receive()", timeout)
+    return None if seconds is None else span_micros(seconds)
+
+
+def checked_send(run_id: str, name: str) -> None:
+    """Check to which run a workflow sends what."""
+    check_stored_id("detent.send()", "run_id", run_id)
+    check_message("detent.send()", name)
 
 
 def blocking_frame(what: str, instead: str = "") -> Frame | None:

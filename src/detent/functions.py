@@ -8,19 +8,20 @@ the run to carry the call out, record it, or answer it from the journal.
 from __future__ import annotations
 
 import inspect
-import sys
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
 from functools import cached_property
 from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
+from .arguments import check_flag, check_positive_duration, refuse
+from .awaiting import refuse_without_loop, watched
 from .context import Call, Context, Frame, current_frame
-from .declaring import Condition, NodeOptions, queue_problem
-from .errors import BlockingCall, DefinitionError, NotInRun
-from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, ExceptionPolicy, Retry
+from .declaring import NodeOptions, check_queue_and_priority
+from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
+from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from .serialization import decodable
 
 P = ParamSpec("P")
@@ -41,8 +42,7 @@ class Definition(Generic[P, R]):
     kind = ""
 
     def __init__(self, function: Callable[P, R], name: str | None) -> None:
-        if not callable(function):
-            raise DefinitionError(f"@{self.kind} decorates a function, not {function!r}")
+        _check_function(self.kind, function)
         self.function = function
         self.name = name if name is not None else function.__name__
         self.is_async = inspect.iscoroutinefunction(function)
@@ -159,7 +159,8 @@ class Definition(Generic[P, R]):
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            return frame.adrive(self.routine(frame, args, kwargs))
+            refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
+            return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
         _refuse_on_loop(frame, self.name, "call")
         return frame.drive(self.routine(frame, args, kwargs))
 
@@ -194,15 +195,15 @@ class Definition(Generic[P, R]):
         handle: Handle[Any] = frame.spawn(self, [(args, kwargs)])[0]
         return handle
 
-    def _check_queue(self, queue: Any, priority: Any) -> None:
-        problem = queue_problem(queue, priority)
-        if problem is not None:
-            raise self._error(problem)
-
-    def _error(self, what: str) -> DefinitionError:
+    @property
+    def place(self) -> str:
+        """What it is, and where it is defined, for messages: `step 'charge' (shop.py:12)`."""
         code = getattr(self.function, "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-        return DefinitionError(f"{self.kind} {self.name!r}{where} {what}")
+        return f"{self.kind} {self.name!r}{where}"
+
+    def _error(self, what: str) -> DefinitionError:
+        return DefinitionError(f"{self.place} {what}")
 
 
 class Step(Definition[P, R]):
@@ -236,7 +237,9 @@ class Step(Definition[P, R]):
         if retry is not None and not isinstance(retry, Retry):
             raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
         self.timeout = self._seconds(timeout)
-        self._check_queue(queue, priority)
+        check_queue_and_priority(self.place, queue, priority)
+        for option, value in (("transactional", transactional), ("strict", strict)):
+            check_flag(self.place, option, value, error=InvalidOption)
         if executor not in ("thread", "process"):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
         if executor == "process":
@@ -267,13 +270,7 @@ class Step(Definition[P, R]):
     def _seconds(self, timeout: Any) -> float | None:
         if timeout is None:
             return None
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise self._error(f"has timeout={timeout!r}; write timedelta(minutes=5), or a number of seconds")
-        if not timeout > 0:  # NaN neither
-            raise self._error(f"has timeout={timeout!r}; it must be more than nothing")
-        return float(timeout)
+        return check_positive_duration(self.place, "timeout", timeout, error=InvalidOption).total_seconds()
 
     def _check_node(self, executor: str, id: str | None) -> str:
         if id is not None:
@@ -355,7 +352,8 @@ class FunctionWorkflow(Definition[P, R]):
         super().__init__(function, id)
         if on_exception not in ("fail", "pause"):
             raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
-        self._check_queue(queue, priority)
+        check_queue_and_priority(self.place, queue, priority)
+        check_flag(self.place, "strict", strict, error=InvalidOption)
         self.on_exception = on_exception
         self.queue = queue
         self.priority = priority
@@ -382,13 +380,22 @@ class AsyncView(Generic[P, R]):
         frame = current_frame(definition.name)
         if frame is None:
             return _call_plainly(definition.function, args, kwargs)
-        return frame.adrive(definition.routine(frame, args, kwargs))
+        refuse_without_loop(frame, definition.name, _sync_form(definition, "(...)"))
+        return watched(frame, definition.name, frame.adrive(definition.routine(frame, args, kwargs)))
 
-    async def map(self, items: Iterable[Any]) -> list[Any]:
+    def map(self, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
         """Spawn one for each item; the results in order."""
-        frame = current_frame(self._definition.name)
+        definition = self._definition
+        frame = current_frame(definition.name)
         if frame is None:
-            return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+            return self._map_plainly(items)
+        refuse_without_loop(frame, f"{definition.name}.map", _sync_form(definition, ".map(...)"))
+        return watched(frame, f"{definition.name}.map", self._map(frame, items))
+
+    async def _map_plainly(self, items: Iterable[Any]) -> list[Any]:
+        return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+
+    async def _map(self, frame: Frame, items: Iterable[Any]) -> list[Any]:
         handles = frame.spawn(self._definition, [((item,), {}) for item in items])
         return await frame.adrive(frame.gathered(handles))
 
@@ -445,121 +452,17 @@ class Handle(Generic[T]):
         return wait().__await__()
 
 
-@overload
-def step(function: Callable[P, R], /) -> Step[P, R]: ...
-@overload
-def step(  # type: ignore[overload-overlap]
-    *,
-    transactional: Literal[True],
-    id: str | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    on_exception: OnException = "raise",
-    strict: bool = False,
-    queue: str | None = None,
-    priority: int | None = None,
-) -> Callable[[Callable[Concatenate[Any, P], R]], Step[P, R]]: ...
-@overload
-def step(
-    *,
-    id: str | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    on_exception: OnException = "raise",
-    transactional: bool = False,
-    executor: Executor = "thread",
-    strict: bool = False,
-    queue: str | None = None,
-    priority: int | None = None,
-) -> StepMaker: ...
-@overload
-def step(
-    *,
-    wait: timedelta | float | None = None,
-    skip_if: Condition | None = None,
-    only_if: Condition | None = None,
-    before_step: Any = None,
-    after_step: Any = None,
-    depends_on: Any = ...,
-    also_depends_on: Any = (),
-    job: Any = None,
-    args: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
-    on_exception: NodeAction | ExceptionPolicy | Sequence[ExceptionPolicy] | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    queue: str | None = None,
-    priority: int | None = None,
-) -> StepMaker: ...
-def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a step: called at least once, its result is remembered, and it is not called again.
-
-        @step(retry=detent.Retry(attempts=5), timeout=30)
-        def charge(order_id: int) -> str: ...
-
-    `transactional=True` gives it a first parameter `tx`, a transaction of the same
-    database: its writes and its record commit together.  `executor="process"` runs
-    it in another process.  `id` fixes its name over renames.
-
-    In a `detent.Workflow` class it makes a method a node that follows the step before it;
-    the options for that are in the guide.
-    """
-    if function is not None:
-        return Step(function)
-    return StepMaker(options, chained=True)
-
-
-class StepMaker:
-    """`step(...)` with options, waiting for its function.  With `job=` a class needs none."""
-
-    def __init__(self, options: dict[str, Any], *, chained: bool) -> None:
-        known = set(NodeOptions.__struct_fields__) - {"chained"}
-        given = {name: value for name, value in options.items() if name in known}
-        self.node = NodeOptions(chained=chained, **given)
-        self._options = {name: value for name, value in options.items() if name not in known}
-        caller = sys._getframe(2)
-        self.place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        if "on_exception" in given:
-            self._options["on_exception"] = given["on_exception"]
-
-    def __call__(self, function: Callable[P, R]) -> Step[P, R]:
-        unknown = [name for name in self._options if name not in _STEP_OPTIONS]
-        if unknown:
-            known = ", ".join(sorted(_STEP_OPTIONS | set(NodeOptions.__struct_fields__) - {"chained"}))
-            raise Step(function)._error(f"has no option {unknown[0]!r}; there are {known}")
-        return Step(function, node=self.node, **self._options)
-
-
-_STEP_OPTIONS = set(inspect.signature(Step.__init__).parameters) - {"self", "function", "node"}
-
-
-@overload
-def workflow(function: Callable[P, R], /) -> FunctionWorkflow[P, R]: ...
-@overload
-def workflow(
-    *,
-    id: str | None = None,
-    on_exception: Literal["fail", "pause"] = "fail",
-    queue: str | None = None,
-    priority: int | None = None,
-    strict: bool = False,
-) -> Callable[[Callable[P, R]], FunctionWorkflow[P, R]]: ...
-def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function durable: whatever crashes, it goes on from the last step that it finished.
-
-    Code outside of steps may run again; it needs no determinism beyond asking for
-    the same steps.  `strict=True` makes other arguments than recorded an error.
-    """
-    if function is not None:
-        return FunctionWorkflow(function)
-    return lambda function: FunctionWorkflow(function, **options)
-
-
 def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:
     if frame.loop_thread == threading.get_ident():
         hint = (
             f"await {name}.aio(...)" if verb == "call" else f"await {name}.aio.map(...), or await the handle"
         )
         raise BlockingCall(name, hint)
+
+
+def _sync_form(definition: Definition[Any, Any], call: str) -> str:
+    """How a `def` workflow calls a definition."""
+    return f"{definition.name}.sync{call}" if definition.is_async else f"{definition.name}{call}"
 
 
 async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -581,7 +484,27 @@ def _is_method(function: Any) -> bool:
     return next(iter(inspect.signature(function).parameters), None) == "self"
 
 
-def _check_name(kind: str, name: str) -> None:
+def _check_function(kind: str, function: Any) -> None:
+    if isinstance(function, str):
+        advice = f"to give the {kind} a name, write @{kind}(id={function!r})"
+        raise DefinitionError(f"@{kind}({function!r}) is not accepted: {advice}")
+    if isinstance(function, Definition):
+        raise DefinitionError(
+            f"{function.place} is decorated with @{kind} as well; a function is a step or a workflow, "
+            f"not both: remove one of the two decorators"
+        )
+    if not callable(function) or isinstance(function, type | staticmethod | classmethod):
+        raise DefinitionError(f"@{kind} decorates a function, not {function!r}")
+    if not hasattr(function, "__name__"):
+        raise DefinitionError(
+            f"@{kind} decorates a function with a name, not {function!r}; "
+            f"call it in a function of its own: def charge(...): ..."
+        )
+
+
+def _check_name(kind: str, name: Any) -> None:
+    if not isinstance(name, str):
+        refuse(f"@{kind}()", "id", name, "give a text, for example id='charge'", InvalidOption)
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
         raise DefinitionError(
             f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "

@@ -13,12 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, ClassVar, ParamSpec, TypeVar, dataclass_transform, overload
 
+from .arguments import check_duration
 from .blueprint import Blueprint, Body, blueprint
 from .clock import span_micros
 from .context import Context, FlowControl, RunInfo, current_step
-from .declaring import Condition, NodeOptions, check_condition, queue_problem
-from .errors import DefinitionError, InvalidState
-from .functions import NodeAction, Step, StepMaker
+from .declaring import Condition, NodeOptions, check_condition, check_queue_and_priority
+from .decorators import StepMaker
+from .errors import DefinitionError, InvalidOption, InvalidState
+from .functions import NodeAction, Step
 from .kernel.policies import ExceptionPolicy, Retry
 
 P = ParamSpec("P")
@@ -90,9 +92,7 @@ def on_exception(
 def job_options(*, queue: str | None = None, priority: int | None = None) -> None:
     """On which queue, and how urgently, the nodes of this class run, unless they say it themselves."""
     body = _body_of("job_options", sys._getframe(1).f_locals)
-    problem = queue_problem(queue, priority)
-    if problem is not None:
-        raise DefinitionError(f"job_options(...) {problem}")
+    check_queue_and_priority("job_options()", queue, priority)
     given = {"queue": queue, "priority": priority}
     body.job_options.update({name: value for name, value in given.items() if value is not None})
 
@@ -198,10 +198,8 @@ class Workflow(metaclass=WorkflowType):
 
     def reattempt(self, *, wait: timedelta | float = 0) -> typing.NoReturn:
         """End this attempt; the node runs again after `wait`."""
-        span = span_micros(wait)
-        if span < 0:
-            raise DefinitionError(f"self.reattempt(wait={wait!r}): a wait cannot be negative")
-        self._leave(FlowControl("reattempt", wait=span))
+        span = check_duration("self.reattempt()", "wait", wait, error=InvalidOption)
+        self._leave(FlowControl("reattempt", wait=span_micros(span)))
 
     def finished(self, result: Any = None) -> typing.NoReturn:
         """End the run here and now, with a value; what is scheduled is canceled."""

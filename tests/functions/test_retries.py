@@ -11,6 +11,7 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import RunFailed, RunPaused, StepFailed, StepTimeout
+from detent.testing import TestingApp
 from tests.functions.world import (
     SOON,
     Apps,
@@ -57,6 +58,51 @@ def test_a_failing_step_is_tried_again(apps: Apps, spawned: bool) -> None:
     assert result(run) == "done"
     key = f"{run.id}:flaky"  # the same for all attempts
     assert attempts == [(1, key), (2, key), (3, key)]
+
+
+class Busy(Exception):
+    """A service that says when to come back."""
+
+    retry_after = 7200
+
+
+@pytest.mark.parametrize("spawned", [False, True], ids=["called", "spawned"])
+def test_a_step_waits_as_long_as_its_error_says(testing: TestingApp, spawned: bool) -> None:
+    attempts: list[int] = []
+
+    @step(retry=Retry(wait_from=lambda error: getattr(error, "retry_after", None)))
+    def busy() -> str:
+        attempts.append(len(attempts) + 1)
+        if len(attempts) == 1:
+            raise Busy("429")
+        return "done"
+
+    @workflow
+    def flow() -> str:
+        return busy.spawn().result() if spawned else busy()
+
+    run = testing.start(flow)
+    testing.advance(hours=1, minutes=59)
+    assert attempts == [1]
+    testing.advance(minutes=2)
+    assert attempts == [1, 2]
+    assert result(run) == "done"
+
+
+def test_a_function_decides_what_is_retried(apps: Apps) -> None:
+    attempts: list[int] = []
+
+    @step(retry=quickly(3, on=lambda error: "again" in str(error)))
+    def flaky() -> None:
+        attempts.append(1)
+        raise ConnectionError("try again" if len(attempts) == 1 else "gone")
+
+    @workflow
+    def flow() -> None:
+        flaky()
+
+    assert str(failure(apps(flow).start(flow))) == "gone"
+    assert len(attempts) == 2
 
 
 def test_an_async_step_is_tried_again(apps: Apps) -> None:

@@ -17,9 +17,11 @@ from pathlib import Path
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("serialization", "clock", "ids", "observe"),
+    ("arguments",),
     ("kernel",),
     (
-        "context declaring functions blueprint durable workflows graphs decisions deciders projections",
+        "context awaiting declaring functions decorators blueprint durable workflows graphs "
+        "decisions deciders projections",
         "stores",
     ),
     ("commit",),

@@ -9,11 +9,14 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
 from ..app import App
+from ..arguments import check_stored_id
 from ..context import Context, current_frame, replaying
 from ..deciders import Decider, is_decider
 from ..decisions import Recorded, TimerCancelled
-from ..engine import Engine, Options, deciding
+from ..engine import Engine, Options, checked_options, deciding
 from ..engine.projecting import AsyncProjections
+from ..engine.starting import START_MANY, calls_of
+from ..engine.views import id_of
 from ..engine.within import LoopTx, async_execute, join
 from ..functions import FunctionWorkflow
 from ..graphs import Graph, Template
@@ -33,7 +36,7 @@ E = TypeVar("E")
 class AsyncApp:
     """The same as `detent.App`, for asyncio: what waits is awaited."""
 
-    def __init__(self, url: str, *, include: Iterable[Any] = (), **settings: Any) -> None:
+    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
         self._sync = App(url, include=include, **settings)
 
     @property
@@ -119,7 +122,7 @@ class AsyncApp:
 
     def options(self, **options: Any) -> AsyncStarter:
         """How the next run is started; the keywords are those of `App.options`."""
-        return AsyncStarter(self, Options(**options))
+        return AsyncStarter(self, checked_options(options) if options else Options())
 
     async def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
@@ -199,6 +202,7 @@ class AsyncApp:
         return AsyncWithin(self, connection, Options())
 
     async def run(self, id: str) -> AsyncRun[Any]:
+        check_stored_id("app.run()", "id", id)
         return AsyncRun(self.engine, await in_thread(lambda: self.engine.row(id)))
 
     @property
@@ -211,7 +215,7 @@ class AsyncApp:
         return await in_thread(lambda: self.engine.remove_old(older_than, limit))
 
     async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
-        run_id = run if isinstance(run, str) else run.id
+        run_id = id_of("app.fork()", "run", run)
         start = await in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))
         return (await self._start(start))[0]
 
@@ -249,7 +253,7 @@ class AsyncStarter:
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        given: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(tuple(args), {}) for args in calls]
+        given = calls_of(START_MANY, calls)
         return await self._app._start(await self._prepared(definition, given)) if given else []
 
     async def _prepared(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Start:
@@ -278,7 +282,7 @@ class AsyncWithin:
         return (await self._start(definition, [(args, kwargs)]))[0]
 
     async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        return await self._start(definition, [(tuple(args), {}) for args in calls])
+        return await self._start(definition, calls_of(START_MANY, calls))
 
     async def _start(
         self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
+from ..arguments import check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..context import current_frame, current_step
 from ..engine import Engine, graphs
@@ -38,16 +39,17 @@ class AsyncRun(RunFacts, Generic[R]):
     async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
         """Wait for the run's end, and return its value; see `Run.result`."""
         engine = self._engine
+        seconds = check_timeout("run.result()", timeout)
         frame = current_frame("result")
         if frame is not None:
-            span = None if timeout is None else span_micros(timeout)
+            span = None if seconds is None else span_micros(seconds)
             end = await frame.adrive(frame.outcome_of(self.id, span))
         else:
-            end = engine.waiters.recent(self.id) or await self._wait(timeout, wait_paused=wait_paused)
+            end = engine.waiters.recent(self.id) or await self._wait(seconds, wait_paused=wait_paused)
         self._row = ended_row(self._row, end)
         return cast(R, engine.outcome(self._row, end))
 
-    async def _wait(self, timeout: timedelta | float | None, *, wait_paused: bool) -> RunEnd:
+    async def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._engine
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[RunEnd] = loop.create_future()
@@ -60,9 +62,7 @@ class AsyncRun(RunFacts, Generic[R]):
         )
         self._fresh = False
         try:
-            if timeout is None:
-                return await answer
-            async with asyncio.timeout(span_micros(timeout) / 1e6):
+            async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError:
             row = (await self.refresh()).row
@@ -73,6 +73,7 @@ class AsyncRun(RunFacts, Generic[R]):
             engine.waiters.remove(waiter)
 
     async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        check_message("run.send()", name, id)
         frame = current_frame("send")
         if frame is not None and id is None:
             await frame.adrive(frame.send(self.id, name, value))
@@ -83,6 +84,7 @@ class AsyncRun(RunFacts, Generic[R]):
         await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
 
     async def published(self, name: str, default: Any = None) -> Any:
+        check_text("run.published()", "name", name, example="progress")
         frame = current_frame("published")
         if frame is not None:
             values = await frame.adrive(frame.published_by(self.id, name))

@@ -5,37 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..arguments import refuse
 from ..kernel.model import Attribute, Start
 from ..stores.fitness import unfit_attributes
 
+EXAMPLE = "for example attributes={'customer': 'acme'}"
 
-def with_attributes(start: Start, given: Any) -> Start:
-    """The same start, of runs that can be found by these."""
+
+def with_attributes(start: Start, given: Mapping[str, Attribute] | None) -> Start:
+    """The same start, of runs that have these attributes (checked before)."""
     if given:
-        attributes = checked_attributes(given)
+        attributes = dict(given)
         for run in start.runs:
             run.attributes = attributes
     return start
 
 
-def checked_attributes(given: Any) -> dict[str, Attribute]:
-    """The attributes of a run, or those that are asked for; ConfigurationError where they are none."""
+def checked_attributes(where: str, given: Any) -> dict[str, Attribute]:
+    """The attributes of a run, or those of a query."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"attributes={given!r}: give a dict of names and values")
+        refuse(where, "attributes", given, f"give a dict of names and values, {EXAMPLE}")
     for name, value in given.items():
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"an attribute's name is a text that is not empty, not {name!r}")
+            refuse(where, "attributes", given, f"the name of an attribute is a text, not empty, {EXAMPLE}")
         if not isinstance(value, str | int):  # a bool is an int
-            raise ConfigurationError(
-                f"attribute {name!r} is {value!r}; attributes are texts, whole numbers and bools"
+            refuse(
+                where,
+                "attributes",
+                given,
+                f"attribute {name!r} is {value!r}; attributes are texts, whole numbers and bools, {EXAMPLE}",
             )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise ConfigurationError(f"attribute {name!r} is too large; a number has at most 64 bits")
+            refuse(where, "attributes", given, f"attribute {name!r} is too large; a number has up to 64 bits")
     attributes = dict(given)
     unfit = unfit_attributes(attributes)
     if unfit is not None:
-        raise ConfigurationError(str(unfit))
+        refuse(where, "attributes", given, str(unfit))
     return attributes

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ..arguments import check_age, check_count, check_message, check_node, check_reason
 from ..clock import span_micros
 from ..commit import Committer
 from ..context import ask_database, replaying, watch_threads
@@ -57,7 +58,7 @@ from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from ..stores.base import Listener, Trouble
 from ..stores.batch import Applied
-from ..stores.opening import open_store
+from ..stores.opening import open_store, refuse_missing_folder
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
 from .attributes import with_attributes
@@ -65,8 +66,8 @@ from .forking import fork_graph
 from .heroes import Heroes
 from .including import collect
 from .retention import Sweeper, remove_expired
-from .settings import Options, Settings, check_age
-from .starting import check_text, declared_queue, fork_row, fresh_row, plan_fork, plan_runs
+from .settings import Options, Settings, checked_url
+from .starting import declared_queue, fork_row, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("detent")
@@ -78,7 +79,7 @@ class Engine:
     def __init__(
         self, url: str, include: Iterable[Any], settings: Settings, store: SqlStore | None = None
     ) -> None:
-        self.url = url
+        self.url = checked_url(url)
         self.settings = settings
         self.heroes = Heroes(url)
         self.registry = Registry(collect(include))
@@ -173,10 +174,12 @@ class Engine:
         self.served = tuple(declared_queue(name, declared) for name in serve) or declared
 
     def migrate(self) -> list[str]:
+        refuse_missing_folder(self.url)
         done: list[str] = self._patiently(lambda: self.store.migrate(now=self.clock.now()))
         return done
 
     def _prepare_database(self) -> None:
+        refuse_missing_folder(self.url)
         migrate = self.settings.migrate
         if migrate or (migrate is None and self.store.dialect == "sqlite"):
             self.migrate()
@@ -382,15 +385,17 @@ class Engine:
     def message(self, run_id: str, name: str, value: Any, message_id: str | None) -> Send:
         if in_transaction.get():
             raise TransactionMisused("send")
+        check_message("run.send()", name, message_id)
         return Send(
             run_id=run_id,
             message_id=message_id or uuid7(),
-            name=check_text("a message's name", name),
+            name=name,
             value=self.services.codec.encode(value, f"the message {name!r}"),
             sent_at=self.clock.now(),
         )
 
     def pause(self, run_id: str, reason: str | None = None) -> RunRow:
+        check_reason("run.pause()", reason)
         self._control(lambda now: self.store.pause(run_id, reason=reason, now=now))
         self._tell(run_id, "paused")
         return self.store.run(run_id)
@@ -404,6 +409,7 @@ class Engine:
         return self.store.run(run_id)
 
     def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
+        check_reason("run.cancel()", reason)
         canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
         for run in canceled:
             self._tell(run, "canceled")
@@ -412,6 +418,7 @@ class Engine:
         return self.store.run(run_id)
 
     def skip(self, run_id: str, node: str) -> RunRow:
+        check_node("run.skip()", "node", node)
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
             return self.row(run_id)
@@ -422,6 +429,7 @@ class Engine:
         return self.store.run(run_id)
 
     def reattempt(self, run_id: str, node: str) -> RunRow:
+        check_node("run.reattempt()", "node", node)
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
             return self.row(run_id)
@@ -458,9 +466,9 @@ class Engine:
 
     def remove_old(self, age: timedelta, limit: int | None = None) -> int:
         """Remove what ended longer ago, at most `limit`; return how many."""
-        before = self.clock.now() - span_micros(check_age("older_than", age))
-        if limit is not None and limit < 1:
-            raise ConfigurationError(f"limit={limit!r}: must be at least 1, or None")
+        before = self.clock.now() - span_micros(check_age("app.gc()", "older_than", age))
+        if limit is not None:
+            check_count("app.gc()", "limit", limit)
         _ = self.services
         return remove_expired(self.store, before, limit=limit)
 
@@ -518,6 +526,8 @@ class Engine:
 
     def fork(self, run_id: str, from_step: str, options: Options) -> Start:
         """A new run that keeps everything before that step."""
+        if from_step is not None:
+            check_node("app.fork()", "from_step", from_step)
         row = self.row(run_id)
         if row.kind == DECIDER:
             raise InvalidState(

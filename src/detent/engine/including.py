@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
 from ..blueprint import Blueprint
 from ..deciders import Decider, DeciderPlan, plan_decider
-from ..errors import DefinitionError
+from ..errors import DefinitionError, UnknownDefinition
 from ..functions import Definition, Step
 from ..graphs import Graph, plan_of
 from ..projections import Projection, ProjectionPlan, plan_projection
-from ..runtime.registry import Served
+from ..runtime.registry import Registry, Served
+
+log = logging.getLogger("detent")
 
 
-def collect(include: Iterable[Any]) -> list[Served]:
-    """The definitions of an app: those given, those of modules given, and those that they call."""
+def collect(include: Any) -> list[Served]:
+    """The definitions of an app: the given one or ones, those of modules given, and those that they call."""
     found: dict[tuple[bool, str], Served] = {}  # projections have names of their own
-    todo: list[Any] = list(include)
+    several = isinstance(include, Iterable) and not isinstance(include, str | Mapping)
+    todo: list[Any] = list(include) if several else [include]
     while todo:
         item = todo.pop(0)
         if isinstance(item, ModuleType):
@@ -39,7 +43,7 @@ def collect(include: Iterable[Any]) -> list[Served]:
             continue
         if known is not None:
             raise DefinitionError(
-                f"two definitions are called {served.name!r}: {_place(known)} and {_place(served)}; "
+                f"two definitions are called {served.name!r}: {place_of(known)} and {place_of(served)}; "
                 f"give one of them another name, " + _other_name(served)
             )
         if isinstance(served, Step) and served.is_method:
@@ -52,6 +56,34 @@ def collect(include: Iterable[Any]) -> list[Served]:
         elif isinstance(served, ProjectionPlan):
             todo += served.projection.deciders
     return list(found.values())
+
+
+def replace_redefined(registry: Registry, definition: Served) -> bool:
+    """Serve a function that was defined again, as a notebook does when a cell is run again.
+
+    The latest definition of a step or a workflow at the top level of a module replaces the earlier one.
+    One from inside of a function does not: another call of that function makes another definition.
+    """
+    known = registry.find(definition.name)
+    if known is None or not _redefines(known, definition):
+        return False
+    found = [served for served in collect([definition]) if registry.find(served.name) is not served]
+    for served in found:
+        other = None if isinstance(served, ProjectionPlan) else registry.find(served.name)
+        if other is not None and not _redefines(other, served):
+            raise UnknownDefinition(served.name, place_of(other))
+    registry.add(found)
+    log.info("%s was defined again: the latest definition replaces the earlier one", definition.name)
+    return True
+
+
+def _redefines(known: Served, latest: Served) -> bool:
+    return (
+        isinstance(known, Definition)
+        and type(known) is type(latest)
+        and place_of(known) == place_of(latest)
+        and "<locals>" not in place_of(latest)
+    )
 
 
 def _other_name(served: Served) -> str:
@@ -101,6 +133,7 @@ def _names(code: CodeType) -> Iterable[str]:
             yield from _names(constant)
 
 
-def _place(served: Served) -> str:
+def place_of(served: Served) -> str:
+    """The module and the name by which a definition can be found."""
     of: Any = served.cls if isinstance(served, Blueprint | DeciderPlan | ProjectionPlan) else served
     return f"{of.__module__}.{of.__qualname__}"

@@ -15,21 +15,30 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from ..arguments import (
+    check_choice,
+    check_count,
+    check_duration,
+    check_moment,
+    check_stored_id,
+    check_text,
+    refuse,
+    refuse_unknown,
+)
 from ..clock import span_micros, to_micros
-from ..errors import ConfigurationError, RunNotFound
+from ..errors import RunNotFound
 from ..graphs import plan_of
 from ..kernel.model import Attribute, RunRow, RunState
 from ..stores.listing import Wanted
 from .attributes import checked_attributes
 from .core import Engine
-from .starting import check_text
-from .views import RunFacts, cursor_of, place_of
+from .views import RunFacts, cursor_of, id_of, place_of
 
 DEFAULT_LIMIT = 50
 PAGE = 200  # runs that are read at a time when all of them are walked over
 ACTIVE = "active"  # not final: ready, performing or paused
 STATES = (*map(str, RunState), ACTIVE)
-_MOST = 2**31
+RUNS = "app.runs()"
 
 Answer = TypeVar("Answer")
 
@@ -44,7 +53,7 @@ class Filters(TypedDict, total=False):
     after: datetime | None  # created then or later
     before: datetime | None  # created earlier
     attributes: Mapping[str, Attribute] | None
-    overdue: timedelta | None  # something of it has been due for longer, and nobody took it
+    overdue: timedelta | float | None  # something of it has been due for longer, and nobody took it
     cursor: RunFacts | str | None  # the run behind which to continue
     limit: int | None
 
@@ -126,15 +135,14 @@ def _place(engine: Engine, cursor: RunFacts | str | None) -> tuple[int, str] | N
     if isinstance(cursor, RunFacts):
         return cursor.row.created_at, cursor.id
     try:
-        row = engine.store.run(check_text("a cursor", cursor))
+        row = engine.store.run(check_stored_id(RUNS, "cursor", cursor))
     except RunNotFound:
         place = place_of(cursor)
-        if place is None:
-            raise ConfigurationError(
-                f"cursor={cursor!r} is neither a run's id nor its cursor; pass the last run of a page"
-            ) from None
-        return place
-    return row.created_at, row.id
+    else:
+        return row.created_at, row.id
+    if place is None:
+        refuse(RUNS, "cursor", cursor, "it is neither a run's id nor its cursor; give the last run of a page")
+    return place
 
 
 # -- Checking what was asked -------------------------------------------------------------------------
@@ -142,31 +150,34 @@ def _place(engine: Engine, cursor: RunFacts | str | None) -> tuple[int, str] | N
 
 def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> Wanted:
     """What the store is asked; ConfigurationError where it makes no sense."""
-    for name in filters:
-        if name not in Filters.__annotations__:
-            known = ", ".join(["state", *Filters.__annotations__])
-            raise ConfigurationError(f"runs have no filter {name!r}; they have {known}")
-    if state is not None and state not in STATES:
-        raise ConfigurationError(f"state={state!r}: a run's state is one of {', '.join(STATES)}")
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _MOST:
-        raise ConfigurationError(f"limit={limit!r}: must be a whole number, 1 or more")
+    refuse_unknown(RUNS, filters, ["state", *Filters.__annotations__], kind="filter")
+    if state is not None:
+        check_choice(RUNS, "state", state, STATES)
+    check_count(RUNS, "limit", limit)
     cursor = filters.get("cursor")
     if not isinstance(cursor, RunFacts | str | None):
-        raise ConfigurationError(f"cursor={cursor!r}: pass a run, its id, or its cursor")
+        refuse(RUNS, "cursor", cursor, "give a run, its id, or its cursor: cursor=runs[-1]")
     hero = engine.heroes.name(filters.get("hero")) or (None, None)
     return Wanted(
         limit=limit,
         state=None if state is None else str(state),
         type=_type(filters.get("type")),
-        hero_type=None if hero[0] is None else check_text("a hero's type", hero[0]),
-        hero_id=None if hero[1] is None else check_text("a hero's id", hero[1]),
+        hero_type=_hero(hero[0]),
+        hero_id=_hero(hero[1]),
         queue=_text("queue", filters.get("queue")),
         parent=_parent(filters.get("parent")),
         after=_moment("after", filters.get("after")),
         before=_moment("before", filters.get("before")),
-        attributes=checked_attributes(filters.get("attributes")),
+        attributes=checked_attributes(RUNS, filters.get("attributes")),
         overdue=_overdue(engine, state, filters.get("overdue")),
     )
+
+
+def _hero(given: str | None) -> str | None:
+    """A part of a hero's name; unlike other names, it may end with a space."""
+    if given is not None:
+        check_text(RUNS, "hero", given.rstrip(" "), example="User")
+    return given
 
 
 def _type(given: Any) -> str | None:
@@ -174,35 +185,28 @@ def _type(given: Any) -> str | None:
         return None
     name = given if isinstance(given, str) else getattr(plan_of(given) or given, "name", None)
     if not isinstance(name, str):
-        raise ConfigurationError(f"type={given!r}: give a workflow, or its name")
-    return check_text("a type", name)
+        refuse(RUNS, "type", given, "give a workflow, or its name, for example type='fulfil'")
+    return check_text(RUNS, "type", name, example="fulfil")
 
 
 def _text(name: str, given: Any) -> str | None:
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{name}={given!r}: give a text")
-    return check_text(f"{name}, given as", given)
+    return None if given is None else check_text(RUNS, name, given, example="mail")
 
 
 def _parent(given: Any) -> str | None:
-    return given.id if isinstance(given, RunFacts) else _text("parent", given)
+    return None if given is None else id_of(RUNS, "parent", given)
 
 
 def _moment(name: str, given: Any) -> int | None:
-    if given is None:
-        return None
-    if not isinstance(given, datetime):
-        raise ConfigurationError(f"{name}={given!r}: give a datetime")
-    return to_micros(given)
+    return None if given is None else to_micros(check_moment(RUNS, name, given))
 
 
 def _overdue(engine: Engine, state: str | None, given: Any) -> int | None:
     if given is None:
         return None
-    if not isinstance(given, timedelta) or given < timedelta(0):
-        raise ConfigurationError(f"overdue={given!r}: give a timedelta, how long it has been due")
+    span = check_duration(RUNS, "overdue", given)
     if state not in (None, ACTIVE, RunState.READY, RunState.PERFORMING):
-        raise ConfigurationError(f"a run that is {state} is never overdue; leave state={str(state)!r} out")
-    return engine.clock.now() - span_micros(given)
+        refuse(
+            RUNS, "overdue", given, f"a run that is {state} is never overdue; leave state={str(state)!r} out"
+        )
+    return engine.clock.now() - span_micros(span)

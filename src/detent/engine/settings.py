@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from ..arguments import (
+    check_age,
+    check_choice,
+    check_count,
+    check_deadline,
+    check_duration,
+    check_flag,
+    check_function,
+    check_priority,
+    check_queue,
+    check_queues,
+    check_run_id,
+    refuse,
+    refuse_unknown,
+)
 from ..clock import Clock, SystemClock
 from ..context import Context
-from ..errors import ConfigurationError
 from ..kernel.model import Attribute
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..serialization import DEFAULT_MAX_PAYLOAD, Transform
+from .attributes import checked_attributes
 
 DEFAULT_QUEUE = "default"
+SHORTEST_LEASE = timedelta(seconds=2)
+APP = "App()"
+OPTIONS = "app.options()"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an app is set up; every field is a keyword of `App(...)`."""
+    """How an app is set up; every field is a keyword of `App(...)`.
+
+    A duration may be given as a number of seconds; it is kept as a timedelta.
+    """
 
     queues: Sequence[str] = (DEFAULT_QUEUE,)
     concurrency: int = 100
@@ -38,17 +59,45 @@ class Settings:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        if not self.queues or any(not name or not isinstance(name, str) for name in self.queues):
-            raise ConfigurationError(f"queues={self.queues!r}: give at least one name")
+        changed: dict[str, Any] = {"queues": check_queues(APP, self.queues)}
         for name in ("concurrency", "pool_size", "max_payload"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
-        if self.lease < timedelta(seconds=2):
-            raise ConfigurationError(f"lease={self.lease}: must be at least 2 seconds")
-        if self.on_drift not in ("pause", "warn"):
-            raise ConfigurationError(f"on_drift={self.on_drift!r}: it is 'pause' or 'warn'")
+            check_count(APP, name, getattr(self, name))
+        check_count(APP, "max_recoveries", self.max_recoveries, least=0, example=5)
+        check_choice(APP, "on_drift", self.on_drift, ("pause", "warn"))
+        changed["lease"] = check_duration(APP, "lease", self.lease, least=SHORTEST_LEASE)
+        for name in ("grace", "patience", "missing_after"):
+            changed[name] = check_duration(APP, name, getattr(self, name))
         if self.retention is not None:
-            check_age("retention", self.retention)
+            check_age(APP, "retention", self.retention)
+        if self.migrate is not None:
+            check_flag(APP, "migrate", self.migrate)
+        if self.on_error is not None:
+            check_function(APP, "on_error", self.on_error, takes="the exception and the Context")
+        for name, parts in (("transform", ("encode", "decode")), ("clock", ("now", "wait"))):
+            value = getattr(self, name)
+            if value is not None and not all(callable(getattr(value, part, None)) for part in parts):
+                refuse(APP, name, value, f"give an object with the methods {' and '.join(parts)}")
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
+
+
+def checked_url(url: Any) -> str:
+    """The address of a database, as a text; the store looks at the rest."""
+    example = "for example App('sqlite:///shop.db')"
+    if url is None:
+        refuse(
+            APP, "url", url, f"is the environment variable set that it is read from? Give a URL, {example}"
+        )
+    if not isinstance(url, str) or not url.strip():
+        refuse(APP, "url", url, f"give the URL of a database, {example}")
+    return url
+
+
+def checked_settings(given: dict[str, Any]) -> Settings:
+    """The settings of an app, from its keywords."""
+    known = [one.name for one in fields(Settings)]
+    refuse_unknown(APP, given, ["include", *known], kind="setting")
+    return Settings(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +110,32 @@ class Options:
     priority: int | None = None
     hero: Any = None
     allow_multiple: bool = False
-    deadline: timedelta | datetime | None = None
+    deadline: timedelta | datetime | float | None = None
     attributes: Mapping[str, Attribute] | None = None
 
+    def __post_init__(self) -> None:
+        if self.id is not None:
+            check_run_id(OPTIONS, "id", self.id)
+        if self.delay is not None:
+            check_duration(OPTIONS, "delay", self.delay)
+        if self.queue is not None:
+            check_queue(OPTIONS, "queue", self.queue)
+        if self.priority is not None:
+            check_priority(OPTIONS, self.priority)
+        if self.deadline is not None:
+            check_deadline(OPTIONS, "deadline", self.deadline)
+        if self.attributes is not None:
+            object.__setattr__(self, "attributes", checked_attributes(OPTIONS, self.attributes))
+        if not isinstance(self.allow_multiple, bool):
+            check_flag(OPTIONS, "allow_multiple", self.allow_multiple)
 
-def check_age(name: str, age: Any) -> timedelta:
-    """How long ago a run must have ended to be removed."""
-    if not isinstance(age, timedelta) or age < timedelta(0):
-        raise ConfigurationError(f"{name}={age!r}: give a timedelta, how long runs are kept after their end")
-    return age
+
+def checked_options(given: dict[str, Any]) -> Options:
+    """The options of a start, from keywords that Python has not checked."""
+    refuse_unknown(OPTIONS, given, [one.name for one in fields(Options)], kind="option", instead=_INSTEAD)
+    return Options(**given)
+
+
+_INSTEAD = {
+    "timeout": "use deadline=timedelta(hours=1) to limit the whole run, or @step(timeout=30) for one step",
+}

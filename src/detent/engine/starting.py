@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
+from ..arguments import refuse
 from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
@@ -23,9 +24,10 @@ from ..runtime.beginning import Startable, Terms, begin
 from ..runtime.registry import Registry
 from ..runtime.services import Services
 from ..runtime.spawning import fitting_id, new_run
+from .including import place_of, replace_redefined
 from .settings import Options
 
-LONGEST_ID = 200
+START_MANY = "app.start_many()"
 
 
 def plan_runs(
@@ -59,7 +61,7 @@ def plan_runs(
     for args, kwargs in calls:
         id, repeats = (options.id, True) if options.id is not None else _run_id(name)
         terms = Terms(
-            id=_check_id(id),
+            id=id,
             queue=queue,
             priority=priority,
             now=now,
@@ -93,7 +95,7 @@ def plan_fork(
     kept = kept_for_fork(row.id, steps, from_step)
     id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
     run, main = new_run(
-        workflow, _check_id(id), row.input, queue=row.queue, priority=row.priority, now=services.clock.now()
+        workflow, id, row.input, queue=row.queue, priority=row.priority, now=services.clock.now()
     )
     run.forked_from = row.id
     copies = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
@@ -104,7 +106,7 @@ def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun,
     """The run that a run with a graph is forked to, and whether its id was chosen."""
     id, chosen = (options.id, True) if options.id else _run_id(row.type)
     run = NewRun(
-        id=_check_id(id),
+        id=id,
         type=row.type,
         kind=row.kind,
         queue=row.queue,
@@ -139,9 +141,23 @@ def _included(registry: Registry, definition: Any) -> Startable:
             f"app.start() takes a workflow, a Workflow class, a graph or a template, not {definition!r}; "
             f"decorate a function with @workflow"
         )
-    if served not in registry:
-        raise UnknownDefinition(served.name)
+    if served not in registry and not replace_redefined(registry, served):
+        known = registry.find(served.name)
+        raise UnknownDefinition(served.name, "" if known is None else place_of(known))
     return served
+
+
+def calls_of(where: str, calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls of `start_many`: one tuple of arguments for each run."""
+    example = "for example [(1,), (2,)]"
+    if isinstance(calls, str) or not isinstance(calls, Iterable):
+        refuse(where, "calls", calls, f"give a list with a tuple of arguments for each run, {example}")
+    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    for number, args in enumerate(calls):
+        if not isinstance(args, tuple | list):
+            refuse(where, f"calls[{number}]", args, f"give the arguments of a run as a tuple, {example}")
+        found.append((tuple(args), {}))
+    return found
 
 
 def declared_queue(queue: str, declared: tuple[str, ...]) -> str:
@@ -160,27 +176,10 @@ def _run_id(name: str) -> tuple[str, bool]:
     return (uuid7(), False) if frame is None else (frame.start_id(name), True)
 
 
-def _check_id(id: str) -> str:
-    if len(id) > LONGEST_ID:
-        raise ConfigurationError(f"a run's id has at most {LONGEST_ID} characters, this one has {len(id)}")
-    return check_text("a run's id", id)
-
-
-def check_text(what: str, text: str) -> str:
-    """Refuse a name that a database would refuse, or change."""
-    if not text:
-        raise ConfigurationError(f"{what} is a text that is not empty, not {text!r}")
-    if "\x00" in text or not text.isprintable():
-        raise ConfigurationError(
-            f"{what} {text!r} has characters that databases refuse (NUL, control, surrogates)"
-        )
-    return text
-
-
-def _deadline(deadline: timedelta | datetime | None, now: int) -> int | None:
+def _deadline(deadline: timedelta | datetime | float | None, now: int) -> int | None:
     if deadline is None:
         return None
-    return now + span_micros(deadline) if isinstance(deadline, timedelta) else to_micros(deadline)
+    return to_micros(deadline) if isinstance(deadline, datetime) else now + span_micros(deadline)
 
 
 def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRow:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from ..arguments import check_stored_id
 from ..clock import from_micros
 from ..errors import DetentError
 from ..kernel.decide import DECIDER
@@ -66,6 +67,11 @@ class Happening:
     at: datetime
     event: str
     detail: Any
+
+
+def id_of(where: str, argument: str, run: Any) -> str:
+    """The id of a run that was given as an object or by its id."""
+    return run.id if isinstance(run, RunFacts) else check_stored_id(where, argument, run)
 
 
 class RunFacts:

@@ -4,6 +4,8 @@
     ├── DefinitionError            the code that describes a workflow is wrong
     │   └── GraphInvalid           a graph that cannot be run
     ├── ConfigurationError         the app is set up wrongly
+    │   ├── InvalidArgument        a value that a function does not accept (also TypeError, ValueError)
+    │   │   └── InvalidOption      the same in a definition (also DefinitionError)
     │   ├── UnknownScheme          no database is known by that URL
     │   ├── MissingDriver          the extra for that database is not installed
     │   ├── UnknownDefinition      the app does not include what was asked for
@@ -43,6 +45,7 @@
         ├── StepsNotAsked          a strict replay goes on without recorded steps
         ├── StepOutsideRun         a step was called where it cannot be recorded
         ├── BlockingCall           a blocking call would stop an event loop
+        ├── NotAwaited             an async step was called, and the call was not awaited
         ├── NotInRun               what only a running workflow can do
         ├── TransactionMisused     a step's transaction ends with the step
         ├── CompensationFailed     what was done could not be undone
@@ -87,6 +90,8 @@ from .roots import (
     DefinitionError,
     DetentError,
     ExportUnfit,
+    InvalidArgument,
+    InvalidOption,
     MigrationChanged,
     MissingDriver,
     NameUnfit,
@@ -107,6 +112,7 @@ from .runs import (
     DeadlineExceeded,
     InvalidState,
     LeaseLost,
+    NotAwaited,
     NotInRun,
     ReadinessOverflow,
     ReceiveTimeout,
@@ -144,8 +150,10 @@ __all__ = [
     "ExpressionError",
     "GraphInvalid",
     "GraphTampered",
+    "InvalidArgument",
     "InvalidDecision",
     "InvalidInput",
+    "InvalidOption",
     "InvalidState",
     "LeaseLost",
     "MigrationChanged",
@@ -154,6 +162,7 @@ __all__ = [
     "NameUnfit",
     "NodeNotFound",
     "NotADeadLetter",
+    "NotAwaited",
     "NotInRun",
     "NotPicklable",
     "NotSerializable",

@@ -32,6 +32,26 @@ class ConfigurationError(DetentError):
 
 
 @facts
+class InvalidArgument(ConfigurationError, TypeError, ValueError):
+    """A public function was called with a value that it does not accept.
+
+    It is also a TypeError and a ValueError, so code that expects those keeps working.
+    """
+
+    where: str
+    argument: str
+    given: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.argument}={self.given} is not accepted: {self.advice}"
+
+
+class InvalidOption(InvalidArgument, DefinitionError):
+    """An option of a step, a workflow or a retry has a value that is not accepted."""
+
+
+@facts
 class UnknownScheme(ConfigurationError):
     scheme: str
 
@@ -54,8 +74,14 @@ class MissingDriver(ConfigurationError):
 @facts
 class UnknownDefinition(ConfigurationError):
     name: str
+    included: str = ""  # where a definition of the same name comes from that the app includes
 
     def __str__(self) -> str:
+        if self.included:
+            return (
+                f"this app includes another definition of {self.name!r}, from {self.included}; "
+                f"create the app with the one that you start, or give one of them another id"
+            )
         return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
 
 

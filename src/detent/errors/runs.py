@@ -208,6 +208,15 @@ class BlockingCall(RunError):
 
 
 @facts
+class NotAwaited(RunError):
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is async, and a call of it was not awaited: {self.advice}"
+
+
+@facts
 class NotInRun(RunError):
     what: str
 

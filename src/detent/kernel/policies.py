@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
-from ..errors import DefinitionError, PayloadError
+from ..arguments import check_count, check_duration, check_function, check_number, refuse
+from ..errors import DefinitionError, InvalidOption, PayloadError
 
 DEFAULT_MAX_RECOVERIES = 5
 
@@ -15,59 +16,134 @@ DEFAULT_MAX_RECOVERIES = 5
 ACTIONS = ("raise", "pause", "cancel", "skip", "reattempt")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+RETRY = "Retry()"
+DEFAULT_LONGEST = timedelta(minutes=5)
+
+# A class of exceptions, or a function that looks at one.
+ErrorMatcher = type[BaseException] | Callable[[BaseException], bool]
+ErrorMatchers = ErrorMatcher | Sequence[ErrorMatcher]
+WaitFrom = Callable[[BaseException], timedelta | float | None]
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Retry:
     """How often, and how patiently, a failing step is tried again.
 
         @step(retry=Retry(attempts=5, on=(ConnectionError, TimeoutError)))
         def charge(card: Card) -> Receipt: ...
 
-    Waits grow by `factor` from `first` up to `longest`; up to the share `jitter`
-    of each is added at random, by the worker: this class computes the same from
-    the same.  What is in `never_on` is final at once.
+    Waits grow by `factor` from `first` up to `longest` (5 minutes, or `first` if that is longer).
+    A share of each wait, up to `jitter`, is added at random by the worker.  `on` and `never_on`
+    take exception classes and functions that get the exception; an error that `never_on` matches
+    is not retried.  `wait_from` gets the exception and returns how long to wait, or None for the
+    computed wait.  These functions must depend on the exception alone: this class computes the
+    same from the same.
     """
 
-    attempts: int = 3
-    first: timedelta = timedelta(seconds=1)
-    factor: float = 2.0
-    longest: timedelta = timedelta(minutes=5)
-    jitter: float = 0.0
-    on: tuple[type[BaseException], ...] = (Exception,)
-    never_on: tuple[type[BaseException], ...] = ()
+    attempts: int
+    first: timedelta
+    factor: float
+    longest: timedelta
+    jitter: float
+    on: tuple[ErrorMatcher, ...]
+    never_on: tuple[ErrorMatcher, ...]
+    wait_from: WaitFrom | None
 
-    def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise DefinitionError(
-                f"Retry(attempts={self.attempts}) would never run the step; "
-                f"attempts=1 runs it once and does not retry"
-            )
-        if self.first < timedelta() or self.longest < timedelta():
-            raise DefinitionError(
-                f"Retry(first={self.first}, longest={self.longest}): a wait cannot be negative"
-            )
-        if not 1 <= self.factor < math.inf or not 0 <= self.jitter <= 1:  # NaN fits nowhere
-            raise DefinitionError(
-                f"Retry(factor={self.factor}, jitter={self.jitter}): factor is at least 1, jitter from 0 to 1"
-            )
-        for name in ("on", "never_on"):
-            classes = getattr(self, name)
-            classes = classes if isinstance(classes, tuple) else (classes,)
-            if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
-                raise DefinitionError(
-                    f"Retry({name}={getattr(self, name)!r}) takes exception classes, not instances or names"
-                )
-            object.__setattr__(self, name, classes)
+    def __init__(
+        self,
+        *,
+        attempts: int = 3,
+        first: timedelta | float = timedelta(seconds=1),
+        factor: float = 2.0,
+        longest: timedelta | float | None = None,
+        jitter: float = 0.0,
+        on: ErrorMatchers = (Exception,),
+        never_on: ErrorMatchers = (),
+        wait_from: WaitFrom | None = None,
+    ) -> None:
+        if attempts == 0:
+            advice = "it would never run the step; attempts=1 runs it once and does not retry"
+            refuse(RETRY, "attempts", attempts, advice, InvalidOption)
+        if wait_from is not None:
+            check_function(RETRY, "wait_from", wait_from, takes="the exception", error=InvalidOption)
+        start = check_duration(RETRY, "first", first, error=InvalidOption)
+        share = check_number(RETRY, "jitter", jitter, least=0, most=1, example=0.1, error=InvalidOption)
+        fields = {
+            "attempts": check_count(RETRY, "attempts", attempts, example=3, error=InvalidOption),
+            "first": start,
+            "factor": check_number(RETRY, "factor", factor, least=1, example=2, error=InvalidOption),
+            "longest": _longest(longest, start),
+            "jitter": share,
+            "on": _matchers("on", on),
+            "never_on": _matchers("never_on", never_on),
+            "wait_from": wait_from,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     def wait_after(self, attempt: int, error: BaseException) -> timedelta | None:
         """The wait before the next attempt, or None to give up."""
-        if attempt >= self.attempts or not isinstance(error, self.on) or isinstance(error, self.never_on):
+        if attempt >= self.attempts or not _any_matches("on", self.on, error):
+            return None
+        if _any_matches("never_on", self.never_on, error):
             return None
         if isinstance(error, PayloadError):  # the same value will not serialise next time either
             return None
+        given = None if self.wait_from is None else _given_wait(self.wait_from, error)
+        if given is not None:
+            return given
         try:
             return min(self.first * self.factor ** (attempt - 1), self.longest)
         except OverflowError:  # factor ** 1024: far beyond any `longest`
             return self.longest
+
+
+def _longest(given: timedelta | float | None, first: timedelta) -> timedelta:
+    """The longest wait: by default never shorter than the first one."""
+    if given is None:
+        return max(DEFAULT_LONGEST, first)
+    longest = check_duration(RETRY, "longest", given, error=InvalidOption)
+    if longest < first:
+        advice = f"it is shorter than first={first!r}, so no wait would be as long as the first"
+        refuse(RETRY, "longest", given, advice, InvalidOption)
+    return longest
+
+
+def _matchers(name: str, given: Any) -> tuple[ErrorMatcher, ...]:
+    found = tuple(given) if isinstance(given, tuple | list | set | frozenset) else (given,)
+    for matcher in found:
+        accepted = issubclass(matcher, BaseException) if isinstance(matcher, type) else callable(matcher)
+        if not accepted:
+            advice = (
+                f"give exception classes, or functions that take the exception, "
+                f"for example {name}=(ConnectionError, TimeoutError)"
+            )
+            refuse(RETRY, name, given, advice, InvalidOption)
+    return found
+
+
+def _any_matches(name: str, matchers: tuple[ErrorMatcher, ...], error: BaseException) -> bool:
+    for matcher in matchers:
+        if isinstance(matcher, type):
+            if isinstance(error, matcher):
+                return True
+            continue
+        try:
+            if matcher(error):
+                return True
+        except Exception as broken:  # the user's function: the step's own error is what matters
+            error.add_note(f"(a function in Retry({name}=...) raised {type(broken).__name__}: {broken})")
+    return False
+
+
+def _given_wait(wait_from: WaitFrom, error: BaseException) -> timedelta | None:
+    """The wait that the error asks for; None for the computed one."""
+    try:
+        given = wait_from(error)
+        return None if given is None else check_duration(RETRY, "wait_from", given, error=InvalidOption)
+    except Exception as broken:
+        error.add_note(f"(the function in Retry(wait_from=...) failed: {type(broken).__name__}: {broken})")
+        return None
 
 
 # What a policy does about an exception in a node of a graph.

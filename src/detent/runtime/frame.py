@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -78,6 +78,7 @@ class FrameCore:
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
         self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
+        self.unawaited: list[tuple[str, Coroutine[Any, Any, Any]]] | None = None  # see awaiting.py
         self.shown: frozenset[str] = frozenset()  # those that the journal shows as executing
 
     # Records

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any
 
+from ..awaiting import close_unawaited, refuse_unawaited
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
 from ..errors import CompensationFailed
 from ..kernel.model import Claimed, ExecutionKey, Park, Settle, Settled, Verdict
@@ -92,10 +93,15 @@ def _body(frame: Frame) -> Routine[Any]:
     args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
     if definition.wants_context:
         args = (Context(frame.info, definition.name, "main", frame.claimed.attempt, frame), *args)
-    value = yield MainBody(definition, args, kwargs)
+    try:
+        value = yield MainBody(definition, args, kwargs)
+    except BaseException:
+        close_unawaited(frame)
+        raise
     if frame.suspending or (frame.waits and not definition.is_async):
         # The code swallowed the signal with a bare `except:`; it leaves all the same.
         raise Suspended
+    refuse_unawaited(frame)
     return value
 
 

@@ -31,6 +31,7 @@ import threading
 import time
 from typing import Any, NoReturn, cast
 
+from ..awaiting import refuse_unawaited
 from ..context import CancelRun, PauseRun, Suspended, frame_var, watch_threads
 from ..errors import CannotDecode
 from ..functions import Definition, FunctionWorkflow
@@ -172,6 +173,7 @@ def _run(frame: RecordedFrame, timeout: float) -> None:
     frame_var.set(frame)
     try:
         value = definition.function(*args, **kwargs)
+        refuse_unawaited(frame)
     except BaseException as error:
         raised(frame, error)
     else:
@@ -276,6 +278,7 @@ class Stage:
         frame_var.set(frame)
         try:
             value = await frame.definition.function(*args, **kwargs)
+            refuse_unawaited(frame)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and not frame.leaving():
                 error = RuntimeError(f"{frame.definition.name} awaited something that was cancelled")

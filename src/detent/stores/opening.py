@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from ..arguments import refuse
 from ..errors import UnknownScheme
 from .base import Driver
 from .sql import SqlStore
@@ -16,10 +18,10 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
     """
     scheme = url.partition(":")[0].partition("+")[0]
     driver: Driver
-    if scheme == "sqlite":
+    if _is_sqlite(url):
         from .sqlite import SqliteDriver
 
-        driver = SqliteDriver(unquote(urlsplit(url).path.removeprefix("/")))
+        driver = SqliteDriver(_sqlite_path(url))
         return SqlStore(driver, dialect="sqlite", pool_size=pool_size)
     if scheme in ("postgresql", "postgres"):
         from .postgres import PostgresDriver
@@ -34,3 +36,37 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
 
         return SqlStore(MySqlDriver(url), dialect="mysql", pool_size=pool_size)
     raise UnknownScheme(scheme)
+
+
+def refuse_missing_folder(url: str) -> None:
+    """Refuse a SQLite URL whose folder does not exist: waiting for the database would not help.
+
+    This is asked when an app opens.  A folder that disappears later may come back, and is waited for.
+    """
+    if not _is_sqlite(url):
+        return
+    path = _sqlite_path(url)
+    if path in ("", ":memory:"):
+        return
+    path = os.path.abspath(path)
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        advice = f"the folder {folder} does not exist; create it, or correct the path"
+        if not urlsplit(url).path.startswith("//"):
+            advice += f" (an absolute path has four slashes: sqlite:////{urlsplit(url).path.strip('/')})"
+        refuse("App()", "url", url, advice)
+    if os.path.isdir(path):
+        refuse("App()", "url", url, f"{path} is a folder; give the path of a file in it")
+
+
+def _is_sqlite(url: str) -> bool:
+    return url.partition(":")[0].partition("+")[0] == "sqlite"
+
+
+def _sqlite_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc:
+        # Without this, the file name would be taken for a host, and the database would be in memory.
+        advice = f"a path has three slashes before it: sqlite:///{parts.netloc}{parts.path}"
+        refuse("App()", "url", url, advice)
+    return unquote(parts.path.removeprefix("/"))

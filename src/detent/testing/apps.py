@@ -8,15 +8,14 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from ..app import App, Run, Starter
-from ..clock import span_micros
 from ..deciders import Decider, is_decider
-from ..engine import Engine, Options, Settings
+from ..engine import Engine, checked_options, checked_settings
 from ..engine.including import collect
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
 from ..kernel.model import RunState
 from ..stores.sql import SqlStore
-from .clock import ManualClock
+from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
 MOST_TIMERS = 10_000  # moments to which an instance's speedrun moves: its timers may go on for ever
@@ -43,14 +42,14 @@ class TestingApp(App):
         self,
         url: str = "sqlite:///:memory:",
         *,
-        include: Iterable[Any] = (),
+        include: Any = (),
         clock: ManualClock | None = None,
         store: SqlStore | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock if clock is not None else ManualClock()
         settings.setdefault("migrate", True)
-        self.engine = Engine(url, include, Settings(clock=self.clock, **settings), store)
+        self.engine = Engine(url, include, checked_settings({"clock": self.clock, **settings}), store)
 
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""
@@ -70,7 +69,7 @@ class TestingApp(App):
 
     def options(self, **options: Any) -> Starter:
         """How the next run is started; the keywords are those of `App.options`."""
-        return _Including(self, Options(**options))
+        return _Including(self, checked_options(options))
 
     def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
@@ -122,7 +121,7 @@ class TestingApp(App):
 
     def advance(self, span: timedelta | float = 0, **parts: float) -> None:
         """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
-        goal = self.clock.now() + span_micros(span) + span_micros(timedelta(**parts))
+        goal = self.clock.now() + span_of_parts("app.advance()", span, parts)
         self.settle_down()
         due = self.engine.store.next_due()
         while due is not None and self.clock.now() < due <= goal:

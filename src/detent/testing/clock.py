@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
+from ..arguments import check_duration, check_moment, check_parts
 from ..clock import from_micros, span_micros, to_micros
 
 
@@ -18,7 +19,7 @@ class ManualClock:
     virtual = True
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
-        self._now = to_micros(start)
+        self._now = to_micros(check_moment("ManualClock()", "start", start))
         self._guard = threading.Lock()
         self._waiting: set[threading.Event] = set()
 
@@ -40,12 +41,18 @@ class ManualClock:
 
     def advance(self, span: timedelta | float = 0, **parts: float) -> None:
         """Move on by a span, or by parts: `advance(hours=2)`."""
-        self.move_to(self._now + span_micros(span) + span_micros(timedelta(**parts)))
+        self.move_to(self._now + span_of_parts("clock.advance()", span, parts))
 
     def move_to(self, moment: int | datetime) -> None:
         """Move to a moment; never backwards."""
         with self._guard:
-            goal = to_micros(moment) if isinstance(moment, datetime) else moment
-            self._now = max(self._now, goal)
+            if not isinstance(moment, int):
+                moment = to_micros(check_moment("clock.move_to()", "moment", moment))
+            self._now = max(self._now, moment)
             for event in self._waiting:
                 event.set()
+
+
+def span_of_parts(where: str, span: timedelta | float, parts: dict[str, float]) -> int:
+    """A duration, given as a whole or in parts, in microseconds; time does not go backwards."""
+    return span_micros(check_duration(where, "span", span) + check_parts(where, parts))
