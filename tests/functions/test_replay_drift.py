@@ -251,7 +251,7 @@ def test_strict_code_pauses_on_other_arguments_though_the_app_only_warns(apps: A
 
 
 def test_an_unknown_way_to_take_drift_is_refused(apps: Apps) -> None:
-    with pytest.raises(ConfigurationError, match="'pause' or 'warn'"):
+    with pytest.raises(ConfigurationError, match="'pause', 'warn'"):
         apps(on_drift="ignore")
 
 

@@ -20,6 +20,7 @@ SAMPLES: dict[str, Any] = {
     "float": 1.5,
     "tuple[str, ...]": ("a", "b"),
     "bool": True,
+    "list[str]": ["a", "b"],
 }
 
 
