@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -37,6 +37,10 @@ class Settings:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
+        if isinstance(self.queues, str):
+            raise ConfigurationError(
+                f"queues={self.queues!r}: give a list of names; for a single queue write [{self.queues!r}]"
+            )
         if not self.queues or any(not name or not isinstance(name, str) for name in self.queues):
             raise ConfigurationError(f"queues={self.queues!r}: give at least one name")
         for name in ("concurrency", "pool_size", "max_payload"):
@@ -60,6 +64,14 @@ class Options:
     allow_multiple: bool = False
     deadline: timedelta | datetime | None = None
     attributes: Mapping[str, Attribute] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if self._is_given(one)}
+
+    def _is_given(self, one: Field[Any]) -> bool:
+        return getattr(self, one.name) is not one.default
 
 
 def check_age(name: str, age: Any) -> timedelta:

@@ -227,8 +227,12 @@ class Tx:
         self._deferring = driver.deferring(connection)
         self.made_ready = False  # whether there is work in it, for our own worker too
 
+    def cursor(self) -> Any:
+        """A cursor that returns tuples."""
+        return self.driver.cursor(self.connection)
+
     def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-        cursor = self.driver.cursor(self.connection)
+        cursor = self.cursor()
         try:
             cursor.execute(statement, params)
             return list(cursor.fetchall())
@@ -237,7 +241,7 @@ class Tx:
 
     def run(self, statement: str, **params: Any) -> int:
         """Execute, and return how many rows were changed."""
-        cursor = self.driver.cursor(self.connection)
+        cursor = self.cursor()
         try:
             cursor.execute(statement, params)
             return int(cursor.rowcount)
