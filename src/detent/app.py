@@ -249,8 +249,9 @@ class App:
     def within(self, connection: Any) -> Within:
         """Start runs inside your own transaction: they exist if and only if it commits.
 
-        Takes a DB-API connection of the same database, psycopg, PyMySQL or sqlite3, an
-        SQLAlchemy Connection or Session, or the `tx` of a transactional step.
+        Takes a connection to the same database of sqlite3, psycopg, psycopg2, PyMySQL or
+        MySQLdb, Django's `connection`, an SQLAlchemy Connection or Session, or the `tx` of a
+        transactional step.  If the start is refused, your transaction goes on without it.
         """
         return Within(self, connection, Options())
 
@@ -326,6 +327,10 @@ class Within:
         self._app = app
         self._connection = connection
         self._options = options
+
+    def options(self, **options: Any) -> Within:
+        """The same as `app.options(...).within(connection)`; the keywords are those of `App.options`."""
+        return self._app.options(**{**self._options.given, **options}).within(self._connection)
 
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run with your transaction; nobody sees it before your commit."""

@@ -15,12 +15,15 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, ClassVar
 
+from .annotations import NoForm, name_of
 from .declaring import PREVIOUS, check_condition
 from .decorators import StepMaker
 from .errors import DefinitionError
+from .forms import form_of
 from .functions import Definition, Step
 from .kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from .kernel.policies import ExceptionPolicy
+from .signatures import ADVICE
 
 LONGEST_CLASS_NAME = 100
 ANONYMOUS = "_"
@@ -206,6 +209,16 @@ class Blueprint:
                 if not shared and not name.startswith("_") and name not in ANNOTATED:
                     found[name] = hint
         return found
+
+    def check_types(self) -> None:
+        """Raise DefinitionError if a field could not be read back as annotated."""
+        for name, type in self.fields.items():
+            try:
+                form_of(type)
+            except NoForm as error:
+                raise DefinitionError(
+                    f"field {self.cls.__qualname__}.{name} has the type {name_of(type)}: {error}; {ADVICE}"
+                ) from None
 
     def _hints(self, base: type) -> dict[str, Any]:
         try:

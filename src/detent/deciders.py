@@ -20,11 +20,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from .annotations import NoForm
 from .context import Context
 from .decisions import TIMER_CANCELLED, Decision, TimerCancelled
 from .declaring import made
 from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError
+from .forms import form_of
 from .kernel.policies import Retry
+from .signatures import ADVICE
 
 State = TypeVar("State")
 Input = TypeVar("Input")
@@ -292,6 +295,9 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
                 f"input {called} of decider {name!r} has a field `type`: "
                 f"that is where execute_dynamic reads its kind; call it otherwise"
             )
+    for declared in (inputs, events, effects):
+        for called, kind in declared.items():
+            _check_fields(f"{called} of decider {name!r}", kind)
     _check_options(cls, name)
     upcasters = _upcasters(cls, name, events)
     return DeciderPlan(
@@ -311,6 +317,18 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
         names={kind: called for known in (inputs, events, effects) for called, kind in known.items()}
         | {TimerCancelled: TIMER_CANCELLED},
     )
+
+
+def _check_fields(what: str, kind: type) -> None:
+    try:
+        form_of(kind)
+    except NoForm as error:
+        raise DefinitionError(f"{what} cannot be stored: {error}; {ADVICE}") from None
+    except NameError as error:
+        raise DefinitionError(
+            f"a field of {what} has a type that cannot be found: {error}; "
+            f"define it at the top level of the module, where every worker finds it"
+        ) from None
 
 
 def _is_name(name: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
 from functools import cached_property
@@ -22,7 +21,7 @@ from .context import Call, Context, Frame, current_frame
 from .declaring import NodeOptions, check_queue_and_priority
 from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
-from .serialization import decodable
+from .signatures import RETURN, Signature
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -51,8 +50,8 @@ class Definition(Generic[P, R]):
             raise self._error("is a generator; return a list, or publish() what comes")
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
-        self._hints: dict[str, Any] | None = None
-        self._argument_types: dict[tuple[int, tuple[str, ...]], tuple[list[Any], dict[str, Any]]] = {}
+        self.types = Signature(function)
+        self._parameters_checked = False
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -62,20 +61,22 @@ class Definition(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
 
-    @property
-    def hints(self) -> dict[str, Any]:
-        """The annotations, resolved when first needed: they may name what is defined later."""
-        if self._hints is None:
-            try:
-                self._hints = typing.get_type_hints(self.function, include_extras=True)
-            except (NameError, TypeError, AttributeError):
-                return {}
-        return self._hints
-
     @cached_property
     def returns(self) -> Any:
-        """The type that results are decoded to; Any where the annotation says nothing of use."""
-        return _decodable(self.hints.get("return", Any))
+        """The type that results are decoded to."""
+        self.check_types()
+        return self.types.type_of(RETURN)
+
+    def check_types(self, *, complete: bool = True) -> None:
+        """Raise DefinitionError if a value that is stored could not be read back as annotated."""
+        problem = self.types.problem(self._stored, complete=complete)
+        if problem is not None:
+            raise self._error(problem)
+
+    @property
+    def _stored(self) -> list[str]:
+        """What is always read back from the database: the result, and the parameters of a workflow."""
+        return [RETURN]
 
     @cached_property
     def wants_context(self) -> bool:
@@ -83,7 +84,7 @@ class Definition(Generic[P, R]):
         if not self._parameters:
             return False
         first = self._parameters[0]
-        return first.name == "ctx" or self.hints.get(first.name) is Context
+        return first.name == "ctx" or self.types.known_hint(first.name) is Context
 
     def without_context(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -123,31 +124,30 @@ class Definition(Generic[P, R]):
     @property
     def needed(self) -> list[str]:
         """The parameters that somebody has to give a value for."""
-        own = self._parameters[self.given_by_engine :]
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return [p.name for p in own if p.default is p.empty and p.kind not in several]
+        return [p.name for p in self.own_parameters if p.default is p.empty and p.kind not in several]
 
     def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The types that stored arguments are decoded to."""
-        found = self._argument_types.get((count, names))
-        if found is None:
-            found = self._argument_types[count, names] = self._find_argument_types(count, names)
-        return found
+        return self.types.of_call(self.own_parameters, count, names)
 
-    def _find_argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-        own = self._parameters[self.given_by_engine :]
-        positional = [p for p in own if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        rest = next((p for p in own if p.kind is p.VAR_POSITIONAL), None)
-        others = next((p for p in own if p.kind is p.VAR_KEYWORD), None)
-        known = {p.name for p in own}
+    @cached_property
+    def own_parameters(self) -> list[inspect.Parameter]:
+        """The parameters that the caller gives."""
+        return self._parameters[self.given_by_engine :]
 
-        def hint(name: str | None) -> Any:
-            return _decodable(self.hints.get(name, Any)) if name else Any
+    def check_parameters(self) -> None:
+        """Raise DefinitionError if an argument could not be read back by the worker that makes the call."""
+        if not self._parameters_checked:
+            problem = self.types.problem([p.name for p in self.own_parameters], complete=True)
+            if problem is not None:
+                raise self._error(problem)
+            self._parameters_checked = True
 
-        places = [p.name for p in positional][:count]
-        places += [rest.name if rest else ""] * (count - len(places))
-        kinds = {n: hint(n if n in known else others.name if others else None) for n in names}
-        return [hint(name) for name in places], kinds
+    @cached_property
+    def has_forms(self) -> bool:
+        """Whether an argument is stored in another form than msgspec gives it."""
+        return any(self.types.has_form(p.name) for p in self.own_parameters)
 
     # A ctx may be passed on, or left to the engine.
     @overload
@@ -259,6 +259,11 @@ class Step(Definition[P, R]):
         self.queue = queue
         self.priority = priority
         self.compensation: Step[Any, Any] | None = None
+        self.check_types(complete=False)
+
+    @property
+    def _stored(self) -> list[str]:
+        return [] if self.is_method else [RETURN]  # the results of nodes are read as JSON
 
     def _check_plain(self, on_exception: Any) -> None:
         if on_exception not in ACTIONS:
@@ -358,6 +363,11 @@ class FunctionWorkflow(Definition[P, R]):
         self.queue = queue
         self.priority = priority
         self.strict = strict
+        self.check_types(complete=False)
+
+    @property
+    def _stored(self) -> list[str]:
+        return [*(p.name for p in self.own_parameters), RETURN]
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.child(self, args, kwargs)
@@ -510,9 +520,3 @@ def _check_name(kind: str, name: Any) -> None:
             f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "
             f"without '#', '/' and ':'"
         )
-
-
-def _decodable(hint: Any) -> Any:
-    if hint is None or hint is type(None):
-        return None
-    return hint if decodable(hint) else Any

@@ -441,6 +441,11 @@ class Template(Definition[P, None], Generic[P]):
             raise self._error("needs a first parameter, the graph")
         self.queue: str | None = None
         self.priority: int | None = None
+        self._parameters_checked = True  # they are used at once; what is stored of them is only shown
+
+    @property
+    def _stored(self) -> list[str]:
+        return []
 
     @property
     def given_by_engine(self) -> int:

@@ -4,7 +4,9 @@ And odd input, which is none of our business and comes back as it went in.
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 import detent.stores.mysql
@@ -14,12 +16,12 @@ from detent.errors import (
     DetentError,
     MissingDriver,
     NameUnfit,
-    PayloadTooLarge,
+    PacketTooLarge,
     UnknownScheme,
 )
 from detent.kernel.model import Operation, Start, Verdict
 from detent.serialization import Codec
-from detent.stores.base import Trouble
+from detent.stores.base import Trouble, Tx
 from detent.stores.opening import open_store
 from detent.stores.sql import SqlStore
 from tests.conformance.builders import (
@@ -200,10 +202,60 @@ def test_a_batch_of_more_than_one_packet_is_written_in_pieces(store: SqlStore) -
 def test_what_the_server_cannot_take_at_all_is_an_error_and_not_a_lost_connection(store: SqlStore) -> None:
     """A committer waits for a lost database for ever; for this there would be nothing to wait for."""
     before = everything(store)
-    with pytest.raises(PayloadTooLarge) as caught:
+    with pytest.raises(PacketTooLarge, match=r"the input of run .* MySQL .*max_allowed_packet") as caught:
         store.apply([start(input=f'"{"x" * store.driver.largest}"')])
+    assert caught.value.limit == store.driver.largest
     assert store.driver.trouble(caught.value) is Trouble.OTHER
     assert everything(store) == before
+
+
+@pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+def test_a_small_packet_limit_of_the_server_is_respected(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that fit are sent in pieces; one that does not is refused, and its neighbours with it."""
+    enlist(store, "w1")
+    one(store, start("a"))
+    [main] = claim(store)
+    sent: list[int] = []
+    run = Tx.run
+
+    def watched(tx: Tx, statement: str, **params: Any) -> int:
+        sent.append(max((len(value) for value in params.values() if isinstance(value, str)), default=0))
+        return run(tx, statement, **params)
+
+    monkeypatch.setattr(Tx, "run", watched)
+    monkeypatch.setattr(store.driver, "largest", 1_000_000)
+    steps = [new_step("a", f"s{number:02}", result=f'"{"x" * 100_000}"') for number in range(20)]
+    assert one(store, recording(main, *steps)) is Verdict.APPLIED
+    assert max(sent) < 1_000_000
+    before = everything(store)
+    small, large = new_step("a", "small"), new_step("a", "large", result=f'"{"x" * 1_000_000}"')
+    with pytest.raises(PacketTooLarge, match="the result of step 'large' of run a takes"):
+        store.apply([recording(main, small, large)])
+    with pytest.raises(PacketTooLarge, match="the value of message 'paid' to run a takes"):
+        store.apply([message("a", value=f'"{"x" * 1_000_000}"')])
+    assert everything(store) == before
+
+
+@pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+def test_the_packet_limit_counts_what_a_users_session_escapes(store: SqlStore, url: str) -> None:
+    """There a backslash and a double quote take two bytes each, and the connection would be lost."""
+    place = urlsplit(url)
+    connection = pymysql.connect(
+        host=place.hostname,
+        port=place.port or 3306,
+        user=place.username,
+        password=place.password or "",
+        database=place.path[1:],
+    )
+    quotes = Codec(max_payload=1 << 30).encode('"' * 3_000_000, "it")
+    with pytest.raises(PacketTooLarge, match="the input of run"):
+        store.apply_within(store.joined(connection), start(input=quotes))
+    connection.rollback()
+    connection.close()
+    one(store, start("ours", input=quotes))
+    assert store.run("ours").input == quotes
 
 
 # -- Databases -------------------------------------------------------------------------------------

@@ -361,3 +361,33 @@ def test_a_block_has_a_worker_though_the_app_was_used_before_or_opened_in_an_ear
     app.open(worker=False).close()
     with app:
         assert result(app.start(double, 2)) == 4
+
+
+class Unsaved:
+    """An object that has no id yet."""
+
+    id = None
+
+
+@pytest.mark.parametrize(
+    "hero", [("User", None), ("User", ""), (None, 1), ("", 1), Unsaved()], ids=lambda hero: repr(hero)[:20]
+)
+def test_a_hero_without_a_type_or_an_id_is_refused(apps: Apps, hero: Any) -> None:
+    """All heroes without an id would share one slot."""
+    app = apps(double, worker=False)
+    app.hero(Unsaved, key=lambda it: it.id)
+    with pytest.raises(ConfigurationError, match="must be set and not empty"):
+        app.options(hero=hero).start(double, 1)
+    assert app.runs() == []
+
+
+def test_a_hero_id_may_be_zero_or_false(apps: Apps) -> None:
+    app = apps(double, worker=False)
+    app.options(hero=("User", 0)).start(double, 1)
+    with pytest.raises(AlreadyRunning):
+        app.options(hero=("User", "0")).start(double, 1)
+
+
+def test_queues_given_as_one_text_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"write \['high'\]"):
+        detent.App("sqlite:///:memory:", queues="high")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import CannotDecode, NotSerializable, PayloadError, PayloadTooLarge
-from detent.serialization import DEFAULT_MAX_PAYLOAD, Codec, decodable, plain
+from detent.serialization import DEFAULT_MAX_PAYLOAD, Codec, plain
 
 
 class Colour(Enum):
@@ -242,12 +242,6 @@ def test_what_does_not_fit_the_annotation_says_so(text: str, type: Any) -> None:
 def test_an_annotation_that_cannot_be_hashed_is_no_obstacle() -> None:
     kind = Annotated[int, msgspec.Meta(ge=1), []]
     assert Codec().decode("1", kind) == 1
-
-
-def test_an_annotation_that_cannot_be_decoded_to_is_known_beforehand() -> None:
-    assert decodable(Order)
-    assert decodable(Model)
-    assert not decodable(list[int] | set[int])
 
 
 class Mirror:

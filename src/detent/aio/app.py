@@ -14,10 +14,11 @@ from ..context import Context, current_frame, replaying
 from ..deciders import Decider, is_decider
 from ..decisions import Recorded, TimerCancelled
 from ..engine import Engine, Options, checked_options, deciding
+from ..engine.connections import loop_tx
 from ..engine.projecting import AsyncProjections
 from ..engine.starting import START_MANY, calls_of
 from ..engine.views import id_of
-from ..engine.within import LoopTx, async_execute, join
+from ..engine.within import join
 from ..functions import FunctionWorkflow
 from ..graphs import Graph, Template
 from ..kernel.model import Operation, Start
@@ -196,8 +197,9 @@ class AsyncApp:
     def within(self, connection: Any) -> AsyncWithin:
         """Start runs inside your own transaction: they exist if and only if it commits.
 
-        Takes psycopg's AsyncConnection, SQLAlchemy's AsyncConnection or AsyncSession, the
-        `tx` of a transactional step, and the sync connections that `App.within` takes.
+        Takes psycopg's AsyncConnection, connections of asyncpg, aiosqlite and aiomysql,
+        SQLAlchemy's AsyncConnection or AsyncSession, the `tx` of a transactional step, and the
+        sync connections that `App.within` takes.
         """
         return AsyncWithin(self, connection, Options())
 
@@ -277,6 +279,10 @@ class AsyncWithin:
         self._connection = connection
         self._options = options
 
+    def options(self, **options: Any) -> AsyncWithin:
+        """The same as `app.options(...).within(connection)`; the keywords are those of `App.options`."""
+        return self._app.options(**{**self._options.given, **options}).within(self._connection)
+
     async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
         """Start a run with your transaction; nobody sees it before your commit."""
         return (await self._start(definition, [(args, kwargs)]))[0]
@@ -306,8 +312,7 @@ class AsyncWithin:
 
     async def _join(self, operation: Operation) -> Any:
         store = self._app.engine.store
-        execute = async_execute(self._connection)
-        if execute is None:  # a sync connection blocks anyway, and may belong to this thread
+        target = await loop_tx(store, self._connection)
+        if target is None:  # a sync connection blocks anyway, and may belong to this thread
             return join(store, self._connection, operation)
-        target = LoopTx(store.driver, asyncio.get_running_loop(), execute)
         return await in_thread(lambda: join(store, target, operation))

@@ -143,7 +143,10 @@ def call_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_id: 
         op = _decide(engine, mind, _read_back(engine, mind, input, data), id or ctx.next_start_id())
         answer: Decided = engine.services.committer.run(op)
         return [
-            ExecutedEvent(mind.plan.names[type(event)], msgspec.json.decode(codec.encode(event, "an event")))
+            ExecutedEvent(
+                mind.plan.names[type(event)],
+                msgspec.json.decode(codec.encode(event, "an event", type(event))),
+            )
             for event in answer.events or decided_before(engine, op)
         ]
 

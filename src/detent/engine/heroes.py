@@ -31,11 +31,11 @@ class Heroes:
         if hero is None:
             return None
         if isinstance(hero, tuple) and len(hero) == 2:
-            return str(hero[0]), str(hero[1])
+            return _named(hero, *hero)
         for cls in type(hero).__mro__:
             if cls in self._known:
                 name, key, _ = self._known[cls]
-                return name, str(key(hero))
+                return _named(hero, name, key(hero))
         identity = _model_identity(hero)
         if identity is not None:
             return identity
@@ -55,13 +55,27 @@ class Heroes:
         return load_model(self._url, type, id)
 
 
+def _named(hero: Any, type: Any, id: Any) -> tuple[str, str]:
+    """The stored name; refuses an id that is missing, which all heroes without one would share."""
+    if type is None or id is None or not str(type) or not str(id):
+        raise ConfigurationError(
+            f"hero={hero!r}: its type is {type!r} and its id is {id!r}; both must be set and not empty. "
+            f"Save the object before starting a run for it"
+        )
+    return str(type), str(id)
+
+
 def _model_identity(hero: Any) -> tuple[str, str] | None:
     """The name of a Django or SQLAlchemy object, without importing either."""
     meta = getattr(hero, "_meta", None)
     if meta is not None and hasattr(meta, "label") and hasattr(hero, "pk"):
-        return str(meta.label), str(hero.pk)
+        return _named(hero, meta.label, hero.pk)
     state = getattr(hero, "_sa_instance_state", None)
     identity = getattr(state, "identity", None)
+    if state is not None and not identity:
+        raise ConfigurationError(
+            f"hero={hero!r} has no primary key yet; add it to a session and flush it before starting its run"
+        )
     if state is not None and identity:
         return f"{type(hero).__module__}.{type(hero).__qualname__}", ",".join(map(str, identity))
     return None

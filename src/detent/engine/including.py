@@ -48,6 +48,8 @@ def collect(include: Any) -> list[Served]:
             )
         if isinstance(served, Step) and served.is_method:
             raise DefinitionError(f"{served!r} is a method; include its class")
+        if isinstance(served, Definition | Blueprint):
+            served.check_types()
         found[key] = served
         if isinstance(served, Definition):
             todo += _mentioned(served)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -128,6 +128,14 @@ class Options:
             object.__setattr__(self, "attributes", checked_attributes(OPTIONS, self.attributes))
         if not isinstance(self.allow_multiple, bool):
             check_flag(OPTIONS, "allow_multiple", self.allow_multiple)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if self._is_given(one)}
+
+    def _is_given(self, one: Field[Any]) -> bool:
+        return getattr(self, one.name) is not one.default
 
 
 def checked_options(given: dict[str, Any]) -> Options:

@@ -13,7 +13,7 @@ from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
 from ..deciders import DeciderPlan
-from ..errors import ConfigurationError, DefinitionError, UnknownDefinition, UnknownQueue
+from ..errors import ConfigurationError, DefinitionError, PayloadError, UnknownDefinition, UnknownQueue
 from ..functions import FunctionWorkflow, Step
 from ..graphs import Graph, Template, plan_of
 from ..ids import uuid7
@@ -58,7 +58,7 @@ def plan_runs(
             f"add app.options(allow_multiple=True)"
         )
     all_of_them = Start(runs=[], executions=[], chosen=options.id is not None)
-    for args, kwargs in calls:
+    for number, (args, kwargs) in enumerate(calls):
         id, repeats = (options.id, True) if options.id is not None else _run_id(name)
         terms = Terms(
             id=id,
@@ -69,7 +69,12 @@ def plan_runs(
             deadline=deadline,
             declared=services.queues,
         )
-        start = begin(services.codec, startable, args, kwargs, terms)
+        try:
+            start = begin(services.codec, startable, args, kwargs, terms)
+        except (TypeError, PayloadError) as error:
+            if len(calls) == 1:
+                raise
+            raise _with_place(error, number) from None
         if hero is not None:
             for run in start.runs:
                 run.hero_type, run.hero_id = hero
@@ -80,6 +85,15 @@ def plan_runs(
         all_of_them.ends.update(start.ends)
         all_of_them.compiled.update(start.compiled)
     return all_of_them
+
+
+def _with_place(error: Exception, number: int) -> Exception:
+    """The error of one call of start_many(), with its place in the list."""
+    if isinstance(error, TypeError):
+        return TypeError(f"call {number} of start_many(): {error}")
+    if hasattr(error, "what"):
+        error.what = f"call {number} of start_many(): {error.what}"
+    return error
 
 
 def _default(startable: Startable, name: str) -> Any:

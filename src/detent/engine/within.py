@@ -1,115 +1,105 @@
-"""Writing into somebody else's transaction."""
+"""Writing into a transaction that belongs to the user.
+
+All statements of one operation run behind a savepoint.  If the operation is refused (AlreadyRunning,
+RunConflict), or a statement of it fails, nothing of it stays, and the user's transaction goes on.
+
+The user's commit makes it durable, so there has to be a transaction: on a connection in autocommit
+mode each statement would commit by itself.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..errors import ConfigurationError
 from ..kernel.model import Operation
-from ..runtime.transactions import AsyncTransaction, Transaction
-from ..stores.base import Driver, Trouble, Tx
+from ..stores.base import Trouble, Tx
 from ..stores.sql import SqlStore
+from .connections import sync_tx
 
-Execute = Callable[[str, dict[str, Any]], Awaitable[tuple[list[Any], int]]]
+_SAVEPOINT = "detent_within"
+_NO_TRANSACTION = "25P01"  # PostgreSQL: SAVEPOINT outside of a transaction
+_NO_SAVEPOINT = 1305  # MySQL: outside of a transaction a savepoint is not kept
+_UNIQUE_STATE, _UNIQUE_NUMBER = "23505", 1062
 
 
 def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
     """Apply an operation in the transaction of `connection`, which we never end."""
-    tx = _own(store, connection) or store.joined(raw_connection(connection))
+    tx = connection if isinstance(connection, Tx) else sync_tx(store, connection)
+    _save(store, tx)
     try:
-        return store.apply_within(tx, operation)
-    except Exception as error:
-        if store.driver.trouble(error) is not Trouble.UNIQUE:
+        answer = store.apply_within(tx, operation)
+    except BaseException as error:
+        # On a lost connection this fails, too; then there is no transaction left to protect.
+        try:
+            _undo(tx)
+        except Exception:
+            raise error from None
+        if not isinstance(error, Exception) or not _is_conflict(store, error):
             raise
-        # The user's transaction may be broken by now; our own connection tells what is in the way.
-        found = store.explain_conflict(operation)
+        found = store.explain_conflict_within(tx, operation)
         if isinstance(found, Exception):
             raise found from error
+        if found is None:
+            raise
+        return found
+    tx.send(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+    return answer
+
+
+def _save(store: SqlStore, tx: Tx) -> None:
+    """Set the savepoint; raise ConfigurationError if there is no transaction to set it in."""
+    if store.dialect == "sqlite":
+        _begin_sqlite(tx)
+    try:
+        tx.run(f"SAVEPOINT {_SAVEPOINT}")
+        if store.dialect == "mysql":
+            tx.run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # fails if it was not kept
+    except Exception as error:
+        if {_NO_TRANSACTION, _NO_SAVEPOINT} & set(_codes(error)):
+            raise _autocommit() from error
         raise
 
 
-def _own(store: SqlStore, connection: Any) -> Tx | None:
-    """A transaction of this store tells of the work in it when it commits."""
-    if isinstance(connection, Transaction | AsyncTransaction) and connection._tx.driver is store.driver:
-        return connection._tx
-    return connection if isinstance(connection, Tx) else None
+def _begin_sqlite(tx: Tx) -> None:
+    """Begin what sqlite3 begins by itself before the first INSERT.
+
+    It does not do so before a SAVEPOINT, whose release would then be the commit.
+    """
+    connection = tx.connection
+    if connection.in_transaction:
+        return
+    if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+        raise _autocommit()
+    tx.run("BEGIN")
 
 
-def raw_connection(connection: Any) -> Any:
-    """The driver's connection inside of what people pass around."""
-    if isinstance(connection, Transaction | AsyncTransaction):
-        return connection.connection
-    if (
-        hasattr(connection, "get_bind")
-        and hasattr(connection, "connection")
-        and callable(connection.connection)
-    ):
-        connection = connection.connection()  # an SQLAlchemy Session: its Connection
-    if hasattr(connection, "engine") and hasattr(connection, "connection"):
-        connection = connection.connection  # an SQLAlchemy Connection: the pool's proxy
-    if hasattr(connection, "driver_connection"):
-        connection = connection.driver_connection
-    if not hasattr(connection, "cursor"):
-        raise ConfigurationError(
-            f"within() takes a DB-API connection, an SQLAlchemy Connection or Session, or a step's tx, "
-            f"not {type(connection).__name__}"
-        )
-    return connection
+def _undo(tx: Tx) -> None:
+    tx.run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+    tx.run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
 
 
-class LoopTx(Tx):
-    """The transaction of an async connection: we are in a thread, its statements run on its loop."""
-
-    __slots__ = ("_execute", "_loop")
-
-    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop, execute: Execute) -> None:
-        super().__init__(driver, None)
-        self._loop = loop
-        self._execute = execute
-
-    def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._on_loop(statement, params)[0]]
-
-    def run(self, statement: str, **params: Any) -> int:
-        return self._on_loop(statement, params)[1]
-
-    def _on_loop(self, statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
-        async def call() -> tuple[list[Any], int]:
-            return await self._execute(statement, params)
-
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+def _autocommit() -> ConfigurationError:
+    return ConfigurationError(
+        "within() needs a transaction, and this connection is in autocommit mode; begin one first "
+        "(connection.transaction(), connection.begin(), BEGIN, django.db.transaction.atomic())"
+    )
 
 
-def async_execute(connection: Any) -> Execute | None:
-    """How to execute on an async connection; None where it is a sync one."""
-    if hasattr(connection, "sync_session"):  # SQLAlchemy's AsyncSession
-
-        async def in_session(statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
-            return await _exec_driver_sql(await connection.connection(), statement, params)
-
-        return in_session
-    if hasattr(connection, "sync_connection"):  # its AsyncConnection
-        return lambda statement, params: _exec_driver_sql(connection, statement, params)
-    if asyncio.iscoroutinefunction(getattr(connection, "execute", None)):  # psycopg's AsyncConnection
-
-        async def on_cursor(statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
-            async with connection.cursor() as cursor:
-                cursor.row_factory = _rows_as_tuples
-                await cursor.execute(statement, params)
-                rows = await cursor.fetchall() if cursor.description else []
-                return rows, cursor.rowcount
-
-        return None if isinstance(connection, AsyncTransaction) else on_cursor
-    return None
+def _is_conflict(store: SqlStore, error: BaseException) -> bool:
+    if store.driver.trouble(error) is Trouble.UNIQUE:
+        return True
+    inner = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error
+    if inner is not None and store.driver.trouble(inner) is Trouble.UNIQUE:
+        return True
+    return bool({_UNIQUE_STATE, _UNIQUE_NUMBER} & set(_codes(error)))
 
 
-async def _exec_driver_sql(connection: Any, statement: str, params: dict[str, Any]) -> tuple[list[Any], int]:
-    result = await connection.exec_driver_sql(statement, params)
-    return (list(result.fetchall()) if result.returns_rows else []), result.rowcount
-
-
-def _rows_as_tuples(cursor: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """A psycopg row factory: whatever the connection's own is, we read tuples."""
-    return tuple
+def _codes(error: BaseException) -> list[Any]:
+    """The SQLSTATE or the number of a driver's error, in any of the libraries."""
+    found: list[Any] = []
+    for one in (error, getattr(error, "orig", None)):
+        if one is not None:
+            found += [getattr(one, name, None) for name in ("sqlstate", "pgcode")]
+            found += [arg for arg in one.args[:1] if isinstance(arg, int)]
+    return found

@@ -19,6 +19,7 @@
     │   ├── NotSerializable        a value has no JSON form
     │   ├── NotPicklable           a value cannot go to another process, or come from it
     │   ├── PayloadTooLarge        a value is larger than the app allows
+    │   │   └── PacketTooLarge     a value is larger than the database server takes
     │   ├── NameUnfit              an id or a name that a database cannot store
     │   ├── CannotDecode           stored JSON does not fit the annotated type
     │   ├── ExportUnfit            a file is not the exported run that was asked for
@@ -97,6 +98,7 @@ from .roots import (
     NameUnfit,
     NotPicklable,
     NotSerializable,
+    PacketTooLarge,
     PayloadError,
     PayloadTooLarge,
     SchemaTooNew,
@@ -166,6 +168,7 @@ __all__ = [
     "NotInRun",
     "NotPicklable",
     "NotSerializable",
+    "PacketTooLarge",
     "PayloadError",
     "PayloadTooLarge",
     "PermanentError",

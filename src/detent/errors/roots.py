@@ -188,6 +188,20 @@ class PayloadTooLarge(PayloadError):
 
 
 @facts
+class PacketTooLarge(PayloadTooLarge):
+    """More than the database server takes in one statement."""
+
+    database: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} that the {self.database} "
+            f"server takes in one statement; store it elsewhere and pass a reference, or raise the server's "
+            f"limit (max_allowed_packet on MySQL and MariaDB)"
+        )
+
+
+@facts
 class NameUnfit(PayloadError):
     what: str
     name: str

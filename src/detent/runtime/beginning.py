@@ -19,7 +19,7 @@ from ..kernel.graph import Graph as Compiled
 from ..kernel.model import ExecutionState, NewExecution, NewRun, Readiness, Start
 from ..serialization import Codec
 from ..stores.graphs import parts
-from .calls import encode_call
+from .calls import encode_call, encode_checked
 from .courses import Values
 from .spawning import claimed_of, new_run
 
@@ -48,12 +48,12 @@ def begin(
         return _begin_graph(codec, definition, None, terms)
     if isinstance(definition, Template):
         definition.check_arguments(args, kwargs)
-        text = encode_call(codec, f"the input of {definition.name!r}", args, kwargs)
+        text = encode_checked(codec, f"the input of {definition.name!r}", args, kwargs, definition)
         return _begin_graph(codec, definition.build(args, kwargs), text, terms)
     assert isinstance(definition, FunctionWorkflow)
     args, kwargs = definition.without_context(args, kwargs)
     definition.check_arguments(args, kwargs)
-    text = encode_call(codec, f"the input of {definition.name!r}", args, kwargs)
+    text = encode_checked(codec, f"the input of {definition.name!r}", args, kwargs, definition)
     run, main = new_run(
         definition,
         terms.id,
@@ -71,7 +71,9 @@ def _begin_class(
     codec: Codec, plan: Blueprint, args: tuple[Any, ...], kwargs: dict[str, Any], terms: Terms
 ) -> Start:
     fields = plan.bound_fields(args, kwargs)
-    text = encode_call(codec, f"the input of {plan.name!r}", (), fields)
+    what = f"the input of {plan.name!r}"
+    stored = {name: codec.dump(value, plan.fields[name], what) for name, value in fields.items()}
+    text = encode_call(codec, what, (), stored)
     decode_fields(codec, plan, text)  # every node must get them back
     run = _new_run(plan.name, "class", text, terms)
     run.signature = plan.graph.signature

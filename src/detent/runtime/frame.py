@@ -228,7 +228,7 @@ class FrameCore:
                 if step.transactional:
                     return (yield from self._transactional(step, context, text, started, args, kwargs, kind))
                 value = yield from self._body(Body(step, context, args, kwargs), started)
-                result = self.encode(value, f"the result of step {key!r}")
+                result = self.encode(value, f"the result of step {key!r}", step.returns)
                 value = self.services.codec.decode(result, step.returns, f"the result of step {key!r}")
             except Exception as raised:
                 error = unwrapped(raised)
@@ -275,7 +275,7 @@ class FrameCore:
         written: list[model.Step] = []
 
         def finish(value: Any) -> Record:
-            result = self.encode(value, f"the result of step {context.key!r}")
+            result = self.encode(value, f"the result of step {context.key!r}", step.returns)
             undo = step.compensation.name if step.compensation is not None and kind == "step" else None
             written[:] = [
                 self.entry(
@@ -354,15 +354,15 @@ class FrameCore:
             entry.result or "null", returns, f"the result of step {entry.key!r}"
         )
 
-    def encode(self, value: Any, what: str) -> str:
-        return self.services.codec.encode(value, what)
+    def encode(self, value: Any, what: str, type: Any = Any) -> str:
+        return self.services.codec.encode(value, what, type)
 
     def _input(
         self, step: Step[Any, Any], key: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         """The stored arguments; a plain step may take what has no JSON form, but cannot be undone then."""
         try:
-            return encode_call(self.services.codec, f"the input of step {key!r}", args, kwargs)
+            return encode_call(self.services.codec, f"the input of step {key!r}", args, kwargs, step)
         except PayloadError:
             if step.compensation is not None or step.strict:
                 raise

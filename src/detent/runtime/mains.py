@@ -66,7 +66,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
         if frame.signal is not None:
             raise frame.signal
         what = f"the result of {frame.definition.name!r}"
-        result = frame.encode(value, what)
+        result = frame.encode(value, what, frame.definition.returns)
         frame.services.codec.decode(result, frame.definition.returns, what)  # whoever asks must get it back
         if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
             yield from frame.checkpoint()

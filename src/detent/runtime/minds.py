@@ -118,7 +118,7 @@ class DeciderMind:
 
     def frozen(self, state: Any, run_id: str) -> str | None:
         try:
-            text = self._codec.encode(state, f"the state of {run_id}")
+            text = self._codec.encode(state, f"the state of {run_id}", self.plan.state)
             if self._comes_back(text, state):
                 return text
             reason = f"the state of {run_id} would come back as another; say what its fields hold"
@@ -163,18 +163,19 @@ class DeciderMind:
         coded, seen = [], []
         for event in decision.events:
             name = plan.kind(plan.events, event, "event")
-            text = encode(event, f"event {name} of decider {self.name!r}")
+            text = encode(event, f"event {name} of decider {self.name!r}", plan.events[name])
             coded.append(Coded(name, text, plan.version(name)))
             seen.append(self._codec.decode(text, plan.events[name], f"event {name}"))
         effects = []
         for effect in decision.effects:
             name = plan.kind(plan.effects, effect, "effect")
-            effects.append(Coded(name, encode(effect, f"effect {name} of decider {self.name!r}")))
+            text = encode(effect, f"effect {name} of decider {self.name!r}", plan.effects[name])
+            effects.append(Coded(name, text))
         timers = []
         for timer in decision.timers:
             name = plan.kind(plan.inputs, timer.input, "input")
             plan.instance(timer.input)
-            text = encode(timer.input, f"timer {name} of decider {self.name!r}")
+            text = encode(timer.input, f"timer {name} of decider {self.name!r}", plan.inputs[name])
             timers.append(Alarm(name, text, timer.due(now), timer.key))
         return Turn(coded, seen, effects, timers, decision.cancels)
 
@@ -239,7 +240,7 @@ class DeciderMind:
 
     def encode_input(self, input: Any) -> str:
         name = self.plan.input_name(input)
-        return self._codec.encode(input, f"input {name} of decider {self.name!r}")
+        return self._codec.encode(input, f"input {name} of decider {self.name!r}", self.plan.inputs[name])
 
     def dynamic(self, payload: Any) -> Any:
         """The input that a plain mapping describes: `type` names its kind, the rest are its fields."""

@@ -61,6 +61,7 @@ class NodeWork(Work):
     """One attempt at a node."""
 
     retry: Retry = NO_RETRY
+    returns: Any = Any  # what a job's result is annotated as
 
     def __init__(
         self, services: Services, claimed: Claimed, name: str, steps: Iterable[model.Step] = ()
@@ -148,7 +149,7 @@ class NodeWork(Work):
         return Ending(outcome=outcome, now=self._now(), result=result, wait=wait)
 
     def _success(self, value: Any) -> Ending:
-        text = self.services.codec.encode(value, f"the result of node {self.context.name!r}")
+        text = self.services.codec.encode(value, f"the result of node {self.context.name!r}", self.returns)
         return self._end(Outcome.SUCCESS, result=text)
 
     def _flow(self, signal: FlowControl) -> Ending:
@@ -252,6 +253,7 @@ class JobNode(NodeWork):
         self.step = step
         self.is_async = step.is_async
         self.retry = step.retry
+        self.returns = step.returns
 
     def _perform(self) -> Routine[Ending | None]:
         args, kwargs = decode_call(self.services.codec, self.step, self.claimed.input or "{}")

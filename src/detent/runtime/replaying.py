@@ -199,7 +199,7 @@ def returned(frame: RecordedFrame, value: Any) -> None:
     seen, codec, returns = frame.seen, frame.services.codec, frame.definition.returns
     what = f"the result of {frame.definition.name!r}"
     try:
-        text = codec.encode(value, what)
+        text = codec.encode(value, what, returns)
         typed = codec.decode(text, returns, what)
     except Exception as error:
         raised(frame, error)

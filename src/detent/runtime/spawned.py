@@ -191,7 +191,9 @@ class SpawnedStep(Work):
             return self._failure(error)
 
     def _success(self, value: Any) -> Ending:
-        text = self.services.codec.encode(value, f"the result of step {self.claimed.node!r}")
+        text = self.services.codec.encode(
+            value, f"the result of step {self.claimed.node!r}", self.step.returns
+        )
         return Ending(outcome=Outcome.SUCCESS, now=self._now(), result=text)
 
     def _failure(self, error: Exception) -> Ending:

@@ -23,7 +23,7 @@ from ..kernel.model import (
     Verdict,
 )
 from ..stores.batch import take_lease
-from .calls import encode_call
+from .calls import encode_checked
 from .frame import FrameCore, Outgoing
 from .requests import Commit, Read, Wait
 from .services import Services
@@ -49,7 +49,7 @@ def spawn(
         topic = topic or key
         args, kwargs = definition.without_context(args, kwargs)
         definition.check_arguments(args, kwargs)
-        text = encode_call(frame.services.codec, f"the input of {key!r}", args, kwargs)
+        text = encode_checked(frame.services.codec, f"the input of {key!r}", args, kwargs, definition)
         if isinstance(definition, FunctionWorkflow):
             run_id = child_id(frame.run_id, key)
             if (found := frame.journal.find(key)) is None:

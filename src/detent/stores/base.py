@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..errors import DatabaseUnavailable, PayloadTooLarge
+from ..errors import DatabaseUnavailable, PacketTooLarge
 from ..kernel.model import Lease, Operation, WorkerRow
 from .queries import Queries
 from .statements import Statements
@@ -150,7 +150,7 @@ class Driver(Protocol):
     queries: Queries  # their parameters are `:name`: `adapt` what is made of them
     writing: Any  # the lock that all lanes share where only one may write; else None
     reading: Any  # the same for reads
-    largest: int  # bytes in one parameter
+    largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
     ddl_commits: bool  # whether CREATE TABLE ends the transaction
 
     def connect(self) -> Any:
@@ -177,6 +177,10 @@ class Driver(Protocol):
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that returns tuples, whatever the connection's own habits."""
+        ...
+
+    def packet_size(self, connection: Any, text: str) -> int:
+        """How many bytes a parameter takes on its way to the server."""
         ...
 
     def adapt(self, fragment: str) -> str:
@@ -227,8 +231,12 @@ class Tx:
         self._deferring = driver.deferring(connection)
         self.made_ready = False  # whether there is work in it, for our own worker too
 
+    def cursor(self) -> Any:
+        """A cursor that returns tuples."""
+        return self.driver.cursor(self.connection)
+
     def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-        cursor = self.driver.cursor(self.connection)
+        cursor = self.cursor()
         try:
             cursor.execute(statement, params)
             return list(cursor.fetchall())
@@ -237,7 +245,7 @@ class Tx:
 
     def run(self, statement: str, **params: Any) -> int:
         """Execute, and return how many rows were changed."""
-        cursor = self.driver.cursor(self.connection)
+        cursor = self.cursor()
         try:
             cursor.execute(statement, params)
             return int(cursor.rowcount)
@@ -270,16 +278,35 @@ def write(tx: Tx, statement: str, rows: Sequence[Any]) -> int:
     if not rows:
         return 0
     text = batch(rows)
-    if len(text) > LARGEST_BATCH and len(rows) > 1:
-        half = len(rows) // 2
-        return write(tx, statement, rows[:half]) + write(tx, statement, rows[half:])
-    if len(text) > LARGEST_BATCH:
-        size = len(text.encode()) + text.count(
-            "'"
-        )  # a quote is doubled where parameters are part of the text
+    if len(text) > largest_batch(tx.driver):
+        if len(rows) > 1:
+            half = len(rows) // 2
+            return write(tx, statement, rows[:half]) + write(tx, statement, rows[half:])
+        size = tx.driver.packet_size(tx.connection, text)
         if size > tx.driver.largest:
-            raise PayloadTooLarge("what one operation stores", size, tx.driver.largest)
+            raise PacketTooLarge(_largest_part(text), size, tx.driver.largest, tx.driver.name)
     return tx.run(statement, rows=text)
+
+
+def largest_batch(driver: Driver) -> int:
+    """The characters that surely fit into one statement; more are counted, or sent in several."""
+    return min(LARGEST_BATCH, driver.largest // 8)  # four bytes each, and each of them doubled
+
+
+def _largest_part(text: str) -> str:
+    """The value that makes a row too large, as people know it."""
+    [row] = msgspec.json.decode(text)
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    column = max(texts, key=lambda name: len(texts[name]))
+    run = row.get("run_id") or row.get("id")
+    if "step_key" in row:
+        return f"the {column} of step {row['step_key']!r} of run {run}"
+    if "node" in row:
+        return f"the {column} of node {row['node']!r} of run {run}"
+    if "message_id" in row:
+        return f"the {column} of message {row.get('name')!r} to run {run}"
+    kind = f" of {row['type']!r}" if "type" in row else ""
+    return f"the {column} of run {run}{kind}" if run else f"the {column}"
 
 
 def send(tx: Tx, statement: str, rows: Sequence[Any]) -> None:
@@ -287,7 +314,7 @@ def send(tx: Tx, statement: str, rows: Sequence[Any]) -> None:
     if not rows:
         return
     text = batch(rows)
-    if len(text) > LARGEST_BATCH:
+    if len(text) > largest_batch(tx.driver):
         write(tx, statement, rows)
     else:
         tx.send(statement, rows=text)

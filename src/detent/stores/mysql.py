@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
-    LARGEST_BATCH,
     OFFICE_LOOK,
     STOPPED_AFTER,
     Listener,
@@ -27,6 +26,7 @@ from .base import (
     Trouble,
     Tx,
     batch,
+    largest_batch,
     named_to_pyformat,
     pyformat,
 )
@@ -254,6 +254,14 @@ class MySqlDriver:
     def cursor(self, connection: Any) -> Any:
         return connection.cursor(pymysql.cursors.Cursor)
 
+    def packet_size(self, connection: Any, text: str) -> int:
+        """Parameters are part of the statement's text, and escaped; in users' sessions with backslashes."""
+        size = len(text.encode()) + text.count("'")
+        status = getattr(connection, "server_status", 0) or 0
+        if not status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            size += text.count('"') + text.count("\\")
+        return size
+
     def adapt(self, fragment: str) -> str:
         return named_to_pyformat(fragment)
 
@@ -278,7 +286,7 @@ class MySqlDriver:
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         rows = batch(steps)
         # A worker that is out of office has no row to join, and then nothing is counted at all.
-        return len(rows) <= LARGEST_BATCH and tx.run(self._quick, worker=worker, rows=rows) > 0
+        return len(rows) <= largest_batch(self) and tx.run(self._quick, worker=worker, rows=rows) > 0
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.news.append(payload)

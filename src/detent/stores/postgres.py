@@ -208,6 +208,9 @@ class PostgresDriver:
             return connection.own_cursor()
         return connection.cursor(row_factory=tuple_row)  # a user's own
 
+    def packet_size(self, connection: Any, text: str) -> int:
+        return len(text.encode())
+
     def adapt(self, fragment: str) -> str:
         return named_to_pyformat(fragment)
 

@@ -129,6 +129,12 @@ class SqlStore:
         with self._reading() as tx:
             return batches.explain_conflict(tx, operation)
 
+    def explain_conflict_within(self, tx: Tx, operation: Operation) -> Any:
+        """The same inside of a user's transaction, which may hold what is in the way."""
+        found = batches.explain_conflict(tx, operation)
+        # Under REPEATABLE READ it does not see what others have committed since it began.
+        return self.explain_conflict(operation) if found is None else found
+
     def already_applied(self, operation: Operation) -> Any:
         """The answer to an operation whose commit was cut off, if it went through; reads only."""
         with self._writer.transaction() as tx:

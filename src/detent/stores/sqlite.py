@@ -190,6 +190,9 @@ class SqliteDriver:
                 return Trouble.GONE
         return Trouble.OTHER
 
+    def packet_size(self, connection: Any, text: str) -> int:
+        return len(text.encode())
+
     def adapt(self, fragment: str) -> str:
         return fragment
 

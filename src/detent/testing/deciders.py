@@ -82,7 +82,7 @@ def _row(mind: DeciderMind, event: Any, number: int) -> EventRow:
     codec, plan = Codec(), mind.plan
     known = {**plan.events, TIMER_CANCELLED: TimerCancelled}
     name = plan.kind(known, event, "event")
-    text = codec.encode(event, f"event {name} of decider {mind.name!r}")
+    text = codec.encode(event, f"event {name} of decider {mind.name!r}", type(event))
     return _stored(mind, name, text, plan.version(name), number)
 
 
@@ -264,7 +264,9 @@ class Story(Generic[State, Input, Event, Effect]):
         return [
             value
             if names[type(value)] is None
-            else codec.decode(codec.encode(value, "what is expected"), type(value), "what is expected")
+            else codec.decode(
+                codec.encode(value, "what is expected", type(value)), type(value), "what is expected"
+            )
             for value in expected
         ]
 
