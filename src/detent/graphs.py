@@ -14,17 +14,22 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec
 
+from .arrows import NodeGroup, NodeRef, refs, stand_ins
 from .blueprint import Blueprint, blueprint
 from .clock import span_micros
 from .declaring import UNSET, listed
 from .errors import DefinitionError
 from .functions import Definition, FunctionWorkflow, Step
 from .kernel import graph as kernel
-from .kernel.expressions import Expression, output_of, outputs_in, recorded
+from .kernel.expressions import Expression, outputs_in, recorded
 from .kernel.graph import JOB as JOB_KIND
 from .kernel.graph import NODE_ACTIONS, RESULT, RUN, SPREAD, VALUE, WHEN, Node, name_problem
 
+__all__ = ["Graph", "NodeGroup", "NodeRef", "Template", "job_name", "plan_of", "template"]
+
 P = ParamSpec("P")
+# What is written down of a node and stored in another form, or not at all.
+_BUILDING = frozenset({"args", "value", "follows", "written_after", "depends_on"})
 
 
 @dataclass(eq=False)
@@ -35,64 +40,6 @@ class _Block:
     outer: tuple[str, bool] | None
     last: list[str]  # what the next node follows, if it does not say otherwise
     nodes: list[str] = field(default_factory=list)
-
-
-class NodeRef:
-    """A node of a graph that is being built."""
-
-    def __init__(self, graph: Graph, id: str, name: str) -> None:
-        self._graph = graph
-        self.id = id
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<node {self.name}>"
-
-    @property
-    def output(self) -> Expression:
-        """What the node will return; index it, compare it, compute with it, give it to other nodes."""
-        return output_of(self.id)
-
-    def __rshift__(self, others: Any) -> Any:
-        """`a >> b`: b runs after a, and no longer after what was written before it."""
-        self._graph._wire([self], _refs(others))
-        return others if isinstance(others, NodeRef | NodeGroup) else NodeGroup(_refs(others))
-
-    def __rrshift__(self, others: Any) -> NodeRef:
-        self._graph._wire(_refs(others), [self])
-        return self
-
-
-class NodeGroup(tuple[NodeRef, ...]):
-    """Nodes that go together, as `fan_out` makes them."""
-
-    __slots__ = ()
-
-    def __new__(cls, nodes: Iterable[NodeRef]) -> NodeGroup:
-        return super().__new__(cls, nodes)
-
-    def __rshift__(self, others: Any) -> Any:
-        for node in self[:1]:
-            node._graph._wire(list(self), _refs(others))
-        return others if isinstance(others, NodeRef | NodeGroup) else NodeGroup(_refs(others))
-
-    def __rrshift__(self, others: Any) -> NodeGroup:
-        for node in self[:1]:
-            node._graph._wire(_refs(others), list(self))
-        return self
-
-    @property
-    def outputs(self) -> list[Expression]:
-        """What the nodes will return, as a list to give to another."""
-        return [node.output for node in self]
-
-
-def _refs(value: Any) -> list[NodeRef]:
-    found = list(listed(value)) if not isinstance(value, NodeGroup) else list(value)
-    strange = [item for item in found if not isinstance(item, NodeRef)]
-    if strange:
-        raise DefinitionError(f">> joins nodes of a graph, not {strange[0]!r}")
-    return found
 
 
 class Graph:
@@ -115,7 +62,8 @@ class Graph:
         self.jobs: dict[str, Any] = {}  # the definitions that it names
         self._nodes: dict[str, dict[str, Any]] = {}
         self._ids: dict[str, str] = {}
-        self._implicit: set[str] = set()  # nodes that only follow what was written before them
+        self._empty: dict[str, dict[str, Any]] = {}  # groups without nodes, which others may depend on
+        self._joined: set[str] = set()  # nodes at either end of an arrow
         self._blocks = [_Block(None, None, [])]
         self._conditions: dict[int, str] = {}  # per depth: the latest condition, for otherwise()
         self._awaits: dict[str, str] = {}
@@ -155,16 +103,20 @@ class Graph:
         depends_on: Any = UNSET,
         **options: Any,
     ) -> NodeGroup:
-        """A node for each item, side by side; what follows waits for all of them."""
+        """A node for each item, side by side; what follows waits for all of them.
+
+        Without items the group is empty: what follows it follows what it would have followed.
+        """
         block = self._blocks[-1]
-        before = list(block.last)
-        group = []
+        before = block.last
+        nodes = []
         for item in items:
             block.last = before
             given = args(item) if args is not None else {}
-            group.append(self.node(name(item), job=job, args=given, depends_on=depends_on, **options))
-        block.last = [ref.id for ref in group] or before
-        return NodeGroup(group)
+            nodes.append(self.node(name(item), job=job, args=given, depends_on=depends_on, **options))
+        group = NodeGroup(self, nodes) if nodes else self._nobody(depends_on)
+        block.last = [ref.id for ref in refs(group)]
+        return group
 
     def spread(
         self,
@@ -200,9 +152,9 @@ class Graph:
         """End the run with a value, when everything in this block so far is done."""
         block = self._blocks[-1]
         if depends_on is UNSET:
-            needed = {id for node in block.nodes for id in self._nodes[node]["depends_on"]}
+            needed = {id for node in block.nodes for id in self._needs(node)}
             ends = [id for id in block.nodes if id not in needed and self._nodes[id]["kind"] != RESULT]
-            depends_on = [self._ref(id) for id in ends] or [self._ref(id) for id in block.last]
+            depends_on = [self._ref(id) for id in ends or self._real(block.last)]
         number = sum(node["kind"] == RESULT for node in self._nodes.values()) + 1
         name = "result" if number == 1 else f"result_{number}"
         ref = self._add(name, depends_on, kind=RESULT, value=value)
@@ -256,29 +208,46 @@ class Graph:
             raise DefinitionError(f"graph {self.name!r} has two nodes called {name!r}; rename one of them")
         block = self._blocks[-1]
         id = self._new_id(name)
-        implicit = depends_on is UNSET
-        needs = list(block.last) if implicit else [self._named(name, one) for one in listed(depends_on)]
-        values = recorded([fields.get("args"), fields.get("value")])
-        for reference in outputs_in(values):
+        needs = self._named_by(f"node {name!r}", depends_on)
+        given = [fields.get("args"), fields.get("value")]
+        for reference in outputs_in(recorded(given)):
             if reference not in self._nodes:
                 raise DefinitionError(f"node {name!r} uses the output of a node of another graph")
             needs.append(reference)
+        if self._empty:
+            needs += [self._own(f"node {name!r}", ref) for ref in stand_ins(given)]
         if block.branch is not None:
             needs.append(block.branch[0])
-        node = {
+        self._nodes[id] = {
             "name": name,
             "kind": JOB_KIND,
             "branch": block.branch,
             "otherwise": False,
             **fields,
-            "depends_on": list(dict.fromkeys(needs)),
+            "follows": block.last if depends_on is UNSET else [],
+            "written_after": block.last,
+            "depends_on": needs,
         }
-        self._nodes[id] = node
         self._ids[name] = id
-        if implicit:
-            self._implicit.add(id)
         block.nodes.append(id)
         return NodeRef(self, id, name)
+
+    def group(self, nodes: Sequence[NodeRef], depends_on: Sequence[str]) -> NodeGroup:
+        """Nodes as a group; an empty one stands for what it depends on."""
+        if nodes:
+            return NodeGroup(self, nodes)
+        return self._nobody([NodeRef(self, id, id) for id in depends_on])
+
+    def _nobody(self, depends_on: Any) -> NodeGroup:
+        """A group without nodes.  It is not stored: what depends on it is given what it depends on."""
+        block = self._blocks[-1]
+        id = f":empty {len(self._empty) + 1}"  # no node has a colon in its id
+        needs = self._named_by("an empty fan_out", depends_on)
+        if block.branch is not None:
+            needs.append(block.branch[0])
+        follows = block.last if depends_on is UNSET else []
+        self._empty[id] = {"follows": follows, "written_after": block.last, "depends_on": needs}
+        return NodeGroup(self, [], NodeRef(self, id, "of an empty group"))
 
     def _new_id(self, name: str) -> str:
         """Short, and the same for the same graph again: so a repeated start is recognised as one."""
@@ -291,21 +260,32 @@ class Graph:
     def _ref(self, id: str) -> NodeRef:
         return NodeRef(self, id, self._nodes[id]["name"])
 
-    def _named(self, name: str, given: Any) -> str:
-        """The id of what a node depends on: a node, its name, or another run."""
-        if isinstance(given, NodeRef):
-            if given._graph is not self:
-                raise DefinitionError(f"node {name!r} depends on {given!r}, which is in another graph")
-            return given.id
+    def _named_by(self, what: str, depends_on: Any) -> list[str]:
+        """The ids of all that `depends_on` names."""
+        if depends_on is UNSET:
+            return []
+        if isinstance(depends_on, NodeGroup):
+            return [self._own(what, ref) for ref in refs(depends_on)]
+        return [id for one in listed(depends_on) for id in self._named(what, one)]
+
+    def _named(self, what: str, given: Any) -> list[str]:
+        """The ids of one thing that others depend on: a node, its name, a group, or another run."""
+        if isinstance(given, NodeRef | NodeGroup):
+            return [self._own(what, ref) for ref in refs(given)]
         if isinstance(given, str):
             if given not in self._ids:
                 raise DefinitionError(
-                    f"node {name!r} depends on {given!r}; graph {self.name!r} has no such node yet"
+                    f"{what} depends on {given!r}; graph {self.name!r} has no such node yet"
                 )
-            return self._ids[given]
+            return [self._ids[given]]
         if isinstance(getattr(given, "id", None), str) and hasattr(given, "state"):
-            return self._await(given.id)
-        raise DefinitionError(f"node {name!r} depends on {given!r}: give nodes, their names, or runs")
+            return [self._await(given.id)]
+        raise DefinitionError(f"{what} depends on {given!r}: give nodes, their names, or runs")
+
+    def _own(self, what: str, ref: NodeRef) -> str:
+        if ref.graph is not self:
+            raise DefinitionError(f"{what} depends on {ref!r}, which is in another graph")
+        return ref.id
 
     def _await(self, run: str) -> str:
         """The node that waits for another run."""
@@ -317,19 +297,61 @@ class Graph:
             self._awaits[run] = ref.id
         return self._awaits[run]
 
-    def _wire(self, before: Sequence[NodeRef], after: Sequence[NodeRef]) -> None:
+    def wire(self, before: Sequence[NodeRef], after: Sequence[NodeRef]) -> None:
+        """Let `after` run after `before`, and no longer after what was written before it."""
         for ref in [*before, *after]:
-            if ref._graph is not self:
+            if ref.graph is not self:
                 raise DefinitionError(f"{ref!r} is in another graph")
+        if not before or not after:
+            return
+        self._joined.update(ref.id for ref in [*before, *after])
         for ref in after:
-            node = self._nodes[ref.id]
-            if ref.id in self._implicit:
-                self._implicit.discard(ref.id)
-                kept = set(outputs_in(recorded([node.get("args"), node.get("value")])))
-                if node["branch"] is not None:
-                    kept.add(node["branch"][0])
-                node["depends_on"] = [id for id in node["depends_on"] if id in kept]
-            node["depends_on"] = list(dict.fromkeys([*node["depends_on"], *(one.id for one in before)]))
+            entry = self._entry(ref.id)
+            entry["follows"] = []
+            entry["depends_on"] += [one.id for one in before]
+
+    def _entry(self, id: str) -> dict[str, Any]:
+        """What is written down of a node, or of an empty group."""
+        return self._nodes[id] if id in self._nodes else self._empty[id]
+
+    def _needs(self, id: str) -> list[str]:
+        """What a node depends on, when all is written down."""
+        entry = self._entry(id)
+        follows = entry["follows"]
+        if id in self._joined:
+            follows = self._without_arrows(follows)
+        return self._real([*follows, *entry["depends_on"]])
+
+    def _without_arrows(self, ids: Sequence[str]) -> list[str]:
+        """What was written before a node, past all nodes with arrows: arrows say how those are ordered."""
+        found: dict[str, None] = {}
+        todo, seen = list(ids), set(ids)
+        while todo:
+            id = todo.pop(0)
+            if id not in self._joined:
+                found[id] = None
+                continue
+            before = [one for one in self._entry(id)["written_after"] if one not in seen]
+            todo += before
+            seen.update(before)
+        return list(found)
+
+    def _real(self, ids: Iterable[str]) -> list[str]:
+        """These nodes; for each empty group, what it depends on."""
+        if not self._empty:
+            return list(dict.fromkeys(ids))
+        found: dict[str, None] = {}
+        todo, seen = list(ids)[::-1], set[str]()
+        while todo:
+            id = todo.pop()
+            if id in self._nodes:
+                found[id] = None
+            elif id not in seen:
+                seen.add(id)
+                entry = self._empty[id]
+                follows = self._without_arrows(entry["follows"]) if id in self._joined else entry["follows"]
+                todo += [*follows, *entry["depends_on"]][::-1]
+        return list(found)
 
     def _job(self, job: Any) -> str:
         name = job_name(job)
@@ -370,11 +392,11 @@ class Graph:
             raise DefinitionError(f"graph {self.name!r} is started inside of a `with g.when(...)` block")
         nodes = {}
         for id, node in self._nodes.items():
-            fields = {key: value for key, value in node.items() if key not in ("args", "value", "depends_on")}
+            fields = {key: value for key, value in node.items() if key not in _BUILDING}
             args = node.get("args")
             what = f"of node {node['name']!r}"
             nodes[id] = Node(
-                depends_on=tuple(node["depends_on"]),
+                depends_on=tuple(self._needs(id)),
                 args=seal(recorded(args), f"args {what}") if args else None,
                 value=plain(recorded(node.get("value")), f"the value {what}"),
                 **fields,
@@ -388,7 +410,7 @@ class Graph:
                 version=kernel.VERSION,
                 name=self.name,
                 nodes={
-                    id: Node(name=node["name"], depends_on=tuple(node["depends_on"]))
+                    id: Node(name=node["name"], depends_on=tuple(self._needs(id)))
                     for id, node in self._nodes.items()
                 },
             ),

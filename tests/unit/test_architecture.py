@@ -19,7 +19,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("serialization", "clock", "ids", "observe"),
     ("kernel",),
     (
-        "context declaring functions blueprint durable workflows graphs decisions deciders projections",
+        "context declaring functions blueprint durable workflows arrows graphs decisions deciders"
+        " projections",
         "stores",
     ),
     ("commit",),
