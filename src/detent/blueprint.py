@@ -310,6 +310,21 @@ class Blueprint:
                     f"workflow {self.cls.__qualname__} has cancel_if={condition!r} and no such method"
                 )
 
+    def _check_hooks(self) -> None:
+        """A hook that is a generator would never run, and the body would run without it."""
+        for name in ("before_step_starts", "before_step", "after_step", "around_step"):
+            hook = getattr(self.cls, name)
+            around = name == "around_step"
+            if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+                kind = "asynccontextmanager" if inspect.isasyncgenfunction(hook) else "contextmanager"
+                what = f"decorate it with @contextlib.{kind}" if around else "it must not contain `yield`"
+                raise DefinitionError(f"{self.cls.__qualname__}.{name} is a generator function; {what}")
+            if around and inspect.iscoroutinefunction(hook):
+                raise DefinitionError(
+                    f"{self.cls.__qualname__}.around_step is a coroutine function; it returns a context "
+                    f"manager: decorate an async generator with @contextlib.asynccontextmanager"
+                )
+
     def _compiled(self) -> Graph:
         declared = self.nodes
         problem = name_problem(self.name)
@@ -319,6 +334,7 @@ class Blueprint:
                 f"the name of workflow {self.cls.__qualname__} {what}; write class ...(Workflow, name=...)"
             )
         self._check_conditions()
+        self._check_hooks()
         for node in declared.values():
             _check(self.cls, node)
         chain = _chain(self.cls, declared)

@@ -10,6 +10,7 @@ from ..errors import RunCanceled, UnknownDefinition
 from ..kernel.model import Claimed, Record, RunState, Settled, Verdict
 from ..kernel.settle import Ending, Outcome
 from .beginning import Startable, Terms, begin
+from .carrying import carry
 from .failures import raisable
 from .nodes import NodeWork
 from .requests import Commit, Read
@@ -74,7 +75,7 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
         deadline=claimed.deadline,
         declared=work.services.queues,
     )
-    start = begin(work.services.codec, startable, (), kwargs, terms)
+    start = carry(begin, work.services.codec, startable, (), kwargs, terms)
     for run in start.runs:
         run.parent, run.parent_key, run.watched = claimed.run_id, claimed.node, 2
     answer = yield Commit(Record(worker=claimed.worker, run_id=claimed.run_id, children=start))

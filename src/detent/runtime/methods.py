@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..blueprint import Blueprint
-from ..context import Routine, step_var
+from ..context import Routine, Signal, step_var
 from ..errors import StepNotDefined
 from ..functions import Step
 from ..graphs import plan_of
@@ -21,6 +21,7 @@ from ..kernel.policies import NO_RETRY, ExceptionPolicy, choose
 from ..kernel.settle import Ending, Outcome
 from ..workflows import Workflow
 from .beginning import decode_fields
+from .carrying import Carried, acarry, carry
 from .children import run_child
 from .nodes import NodeWork, with_function
 from .requests import Ask
@@ -47,13 +48,13 @@ class MethodNode(NodeWork):
     def _perform(self) -> Routine[Ending | None]:
         if self.declared is None:
             raise StepNotDefined(self.claimed.run_id, self.claimed.type, self.claimed.node)
-        instance, ending = yield Ask(self._before)
+        instance, ending = yield Ask(partial(carry, self._before))
         if ending is not None:
             return ending  # type: ignore[no-any-return]
         job = self.declared.options.job
         if job is None:
             return (yield from self._call(self._hooked(self.declared.step, instance), (instance,), {}))
-        kwargs = yield Ask(lambda: self._arguments(instance, job))
+        kwargs = yield Ask(partial(carry, self._arguments, instance, job))
         if isinstance(job, Step):
             if self.declared.step.timeout is not None:
                 job = copy.copy(job)
@@ -72,8 +73,9 @@ class MethodNode(NodeWork):
                 if hero is None and not cls.may_proceed_without_hero:  # type: ignore[attr-defined]
                     return None, self._end(Outcome.CANCELED_BY_MISSING_HERO)
             instance = self._instance(hero)
-            if any(self._holds(condition, instance) for condition in self.plan.cancel_conditions):
-                return None, self._end(Outcome.CANCELED_BY_CONDITION)
+            for condition in self.plan.cancel_conditions:  # (any() would not let a StopIteration through)
+                if self._holds(condition, instance):
+                    return None, self._end(Outcome.CANCELED_BY_CONDITION)
             assert self.declared is not None
             options = self.declared.options
             skipped = options.skip_if is not None and self._holds(options.skip_if, instance)
@@ -111,7 +113,10 @@ class MethodNode(NodeWork):
             step_var.set(self.context)
             return await value
 
-        return asyncio.run_coroutine_threadsafe(wait(value), self.services.loop.get()).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(acarry(wait(value)), self.services.loop.get()).result()
+        except Carried as carried:
+            raise carried.error from None
 
     def _arguments(self, instance: Workflow, job: Any) -> dict[str, Any]:
         """What a job in a method's place is called with: `args`, or the fields that it has parameters for."""
@@ -126,7 +131,7 @@ class MethodNode(NodeWork):
         wanted = [name for name in fields if (name in plan.fields if plan is not None else job.accepts(name))]
         return {name: getattr(instance, name) for name in wanted}
 
-    def _policy(self, error: Exception) -> ExceptionPolicy:
+    def _policy(self, error: BaseException) -> ExceptionPolicy:
         own = self.declared.options.policies if self.declared is not None else ()
         return choose(error, own, self.plan.policies)
 
@@ -142,22 +147,32 @@ class MethodNode(NodeWork):
 
         def around(*args: Any, **kwargs: Any) -> Any:
             self._plainly(instance.before_step, name)
-            with self._entered(instance.around_step(name)):
-                value = body(*args, **kwargs)
-            self._plainly(instance.after_step, name)
-            return value
+            inside = _Inside()
+            with self._entered(_manager(instance, name)), inside:
+                inside.value = body(*args, **kwargs)
+            inside.check()
+            if inside.returned:
+                self._plainly(instance.after_step, name)
+            return inside.value
 
         async def aaround(*args: Any, **kwargs: Any) -> Any:
-            await _awaited(instance.before_step(name))
-            manager: Any = instance.around_step(name)
-            async with contextlib.AsyncExitStack() as stack:
-                if hasattr(manager, "__aenter__"):
-                    await stack.enter_async_context(manager)
-                else:
-                    stack.enter_context(manager)
-                value = await body(*args, **kwargs)
-            await _awaited(instance.after_step(name))
-            return value
+            try:
+                await _awaited(instance.before_step(name))
+                inside = _Inside()
+                async with contextlib.AsyncExitStack() as stack:
+                    manager = _manager(instance, name)
+                    if hasattr(manager, "__aenter__"):
+                        await stack.enter_async_context(manager)
+                    else:
+                        stack.enter_context(manager)
+                    with inside:
+                        inside.value = await body(*args, **kwargs)
+                inside.check()
+                if inside.returned:
+                    await _awaited(instance.after_step(name))
+                return inside.value
+            except StopIteration as error:  # of a hook that is a `def`
+                raise Carried(error) from error
 
         hooked = with_function(step, aaround if step.is_async else around)
         hooked.executor = "thread"
@@ -178,6 +193,40 @@ class MethodNode(NodeWork):
                 raise
         else:
             self._plainly(manager.__aexit__, None, None, None)
+
+
+class _Inside:
+    """What became of a body inside of `around_step`, which may suppress its exception."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.returned = False
+        self._signal: BaseException | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, cls: Any, error: BaseException | None, trace: Any) -> None:
+        self.returned = error is None
+        if isinstance(error, Signal | asyncio.CancelledError):
+            self._signal = error
+
+    def check(self) -> None:
+        """Raise the signal that the body left by: suppressing it does not undo it."""
+        if self._signal is not None:
+            raise self._signal
+
+
+def _manager(instance: Workflow, name: str) -> Any:
+    """What `around_step` returned, if it can be entered."""
+    made: Any = instance.around_step(name)
+    if hasattr(made, "__enter__") or hasattr(made, "__aenter__"):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()
+    raise TypeError(
+        f"{type(instance).__name__}.around_step returned {type(made).__name__}, not a context manager; "
+        f"decorate it with @contextlib.contextmanager, or @contextlib.asynccontextmanager"
+    )
 
 
 def _elsewhere(services: Services, step: Step[Any, Any], *args: Any, **kwargs: Any) -> Any:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..clock import from_micros, span_micros
-from ..context import Abandoned, Canceled, FlowControl, Routine, Suspended
+from ..context import Abandoned, Canceled, FlowControl, Routine, Signal, Suspended
 from ..errors import DeadlineExceeded, RunError
 from ..functions import Step
 from ..kernel import model
@@ -25,6 +26,7 @@ from ..kernel.model import Await, Claimed, Park, Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
 from ..kernel.settle import Ending, Outcome
 from .calls import decode_call
+from .carrying import Carried, carry, performed
 from .failures import encode_error
 from .frame import jittered
 from .mains import key_of
@@ -58,7 +60,7 @@ class NodeWork(Work):
     ) -> None:
         super().__init__(services, claimed, name, steps)
         self.course: Course | None = None
-        self._raised: Exception | None = None
+        self._raised: BaseException | None = None
 
     def _routine(self) -> Routine[None]:
         try:
@@ -96,7 +98,14 @@ class NodeWork(Work):
             if self.interrupt != "canceled":
                 raise Abandoned from None
             return self._end(Outcome.CANCELED_BY_OPERATOR)
-        except Exception as error:
+        except Carried as carried:
+            return self._failure(carried.error)
+        except (Signal, GeneratorExit):
+            raise
+        except BaseException as error:
+            # A SystemExit, say, is an error of this node, and the worker goes on; a Ctrl-C is not.
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return self._failure(error)
 
     def _perform(self) -> Routine[Ending | None]:
@@ -151,7 +160,7 @@ class NodeWork(Work):
             result = self.services.codec.encode(signal.result, f"the result of {self.claimed.type!r}")
         return self._end(outcome, result=result, wait=signal.wait)
 
-    def _failure(self, error: Exception) -> Ending:
+    def _failure(self, error: BaseException) -> Ending:
         self._raised = error
         stored = encode_error(error)
         failures = self.claimed.failures
@@ -170,7 +179,7 @@ class NodeWork(Work):
             return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
         return Ending(outcome=_ACTIONS[action], now=self._now(), error=stored)
 
-    def _policy(self, error: Exception) -> ExceptionPolicy:
+    def _policy(self, error: BaseException) -> ExceptionPolicy:
         graph = self.course.graph if self.course is not None else None
         node = (
             None
@@ -221,14 +230,16 @@ class NodeWork(Work):
     ) -> Routine[Ending | None]:
         """Call a step's function; a transactional one settles within its own transaction."""
         if not step.transactional:
-            value = yield Body(step, self.context, args, kwargs)
+            value = yield from performed(Body(step, self.context, args, kwargs))
             return self._success(value)
 
         def finish(value: Any) -> Settle:
             return self._settle(self._flow(value) if isinstance(value, FlowControl) else self._success(value))
 
-        yield TransactionalBody(
-            _completing(step), self.context, args, kwargs, finish, self._recorded, self._look_again
+        yield from performed(
+            TransactionalBody(
+                _completing(step), self.context, args, kwargs, finish, self._recorded, self._look_again
+            )
         )
         return None
 
@@ -245,10 +256,10 @@ class JobNode(NodeWork):
         self.retry = step.retry
 
     def _perform(self) -> Routine[Ending | None]:
-        args, kwargs = decode_call(self.services.codec, self.step, self.claimed.input or "{}")
+        args, kwargs = carry(decode_call, self.services.codec, self.step, self.claimed.input or "{}")
         return (yield from self._call(self.step, args, kwargs))
 
-    def _policy(self, error: Exception) -> ExceptionPolicy:
+    def _policy(self, error: BaseException) -> ExceptionPolicy:
         own = super()._policy(error)
         if own is PAUSE and self.step.on_exception in _ACTIONS:
             return ExceptionPolicy(self.step.on_exception)
