@@ -43,6 +43,11 @@ class Definition(Generic[P, R]):
     def __init__(self, function: Callable[P, R], name: str | None) -> None:
         if not callable(function):
             raise DefinitionError(f"@{self.kind} decorates a function, not {function!r}")
+        if isinstance(function, Definition | type):
+            what = (
+                "a class" if isinstance(function, type) else f"a {function.kind} already; use one decorator"
+            )
+            raise DefinitionError(f"@{self.kind} decorates a function; {function!r} is {what}")
         self.function = function
         self.name = name if name is not None else function.__name__
         self.is_async = inspect.iscoroutinefunction(function)

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ..blueprint import Blueprint
@@ -132,8 +132,16 @@ class MethodNode(NodeWork):
         return {name: getattr(instance, name) for name in wanted}
 
     def _policy(self, error: BaseException) -> ExceptionPolicy:
-        own = self.declared.options.policies if self.declared is not None else ()
-        return choose(error, own, self.plan.policies)
+        return choose(error, self._own_policies, self.plan.policies)
+
+    def _budget(self, policy: ExceptionPolicy) -> str:
+        alike = [one for one in [*self._own_policies, *self.plan.policies] if one.label == policy.label]
+        place = next((number for number, one in enumerate(alike) if one is policy), 0)
+        return policy.label if place == 0 else f"{policy.label} #{place + 1}"
+
+    @cached_property
+    def _own_policies(self) -> tuple[ExceptionPolicy, ...]:
+        return self.declared.options.policies if self.declared is not None else ()
 
     def _hooked(self, step: Step[Any, Any], instance: Workflow) -> Step[Any, Any]:
         """The step with the class's hooks around its body, in the thread or the task of the body."""

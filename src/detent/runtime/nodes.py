@@ -13,8 +13,10 @@ import asyncio
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from ..clock import from_micros, span_micros
 from ..context import Abandoned, Canceled, FlowControl, Routine, Signal, Suspended
@@ -27,7 +29,7 @@ from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
 from ..kernel.settle import Ending, Outcome
 from .calls import decode_call
 from .carrying import Carried, carry, performed
-from .failures import encode_error
+from .failures import decode_error, describe, encode_error
 from .frame import jittered
 from .mains import key_of
 from .requests import Body, Commit, Read, TransactionalBody
@@ -36,6 +38,7 @@ from .spawned import Work
 
 log = logging.getLogger("detent.worker")
 
+RETRY = "retry"  # under which name a node's own retries are counted
 _ACTIONS = {
     "skip": Outcome.SKIPPED_BY_EXCEPTION,
     "pause": Outcome.PAUSED_BY_EXCEPTION,
@@ -99,14 +102,14 @@ class NodeWork(Work):
                 raise Abandoned from None
             return self._end(Outcome.CANCELED_BY_OPERATOR)
         except Carried as carried:
-            return self._failure(carried.error)
+            return (yield from self._failed(carried.error))
         except (Signal, GeneratorExit):
             raise
         except BaseException as error:
             # A SystemExit, say, is an error of this node, and the worker goes on; a Ctrl-C is not.
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
-            return self._failure(error)
+            return (yield from self._failed(error))
 
     def _perform(self) -> Routine[Ending | None]:
         """The body, and what surrounds it."""
@@ -160,24 +163,45 @@ class NodeWork(Work):
             result = self.services.codec.encode(signal.result, f"the result of {self.claimed.type!r}")
         return self._end(outcome, result=result, wait=signal.wait)
 
-    def _failure(self, error: BaseException) -> Ending:
+    def _failed(self, error: BaseException) -> Routine[Ending]:
+        """What an exception comes to: the node's own `retry`, then a policy; each counts for itself."""
         self._raised = error
-        stored = encode_error(error)
-        failures = self.claimed.failures
-        retry: Retry | None = self.retry
+        spent: dict[str, int] = {}
+        if self.claimed.failures:
+            spent = yield Read(self._reattempts)
         if isinstance(error, DeadlineExceeded):
-            action = "cancel"
-        elif isinstance(error, RunError) and self.course is None:
-            action = "pause"  # its graph is not what it should be
-        elif self.retry.wait_after(failures + 1, error) is not None:
-            action = "reattempt"
-        else:
-            action, retry = self._policy(error).decide(error, failures)
+            return self._failure(error, "cancel")
+        if isinstance(error, RunError) and self.course is None:
+            return self._failure(error, "pause")  # its graph is not what it should be
+        if self.retry.wait_after(spent.get(RETRY, 0) + 1, error) is not None:
+            return self._again(error, spent, RETRY, self.retry)
+        policy = self._policy(error)
+        budget = self._budget(policy)
+        action, retry = policy.decide(error, spent.get(budget, 0))
         if action == "reattempt" and retry is not None:
-            wait = retry.wait_after(failures + 1, error)
-            pause = jittered(span_micros(wait), retry.jitter) if wait is not None else 0
-            return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
-        return Ending(outcome=_ACTIONS[action], now=self._now(), error=stored)
+            return self._again(error, spent, budget, retry)
+        return self._failure(error, action)
+
+    def _reattempts(self) -> dict[str, int]:
+        """How often this node was reattempted by exceptions since it began, or was resumed: by what."""
+        text = self.services.store.last_reattempt(self.claimed.run_id, self.claimed.node)
+        counts = None if text is None else decode_error(text).reattempts
+        return {RETRY: self.claimed.failures} if counts is None else counts
+
+    def _again(self, error: BaseException, spent: Mapping[str, int], budget: str, retry: Retry) -> Ending:
+        count = spent.get(budget, 0) + 1
+        wait = retry.wait_after(count, error)
+        stored = describe(error)
+        stored.reattempts = {**spent, budget: count}
+        return Ending(
+            outcome=Outcome.REATTEMPTED_BY_EXCEPTION,
+            now=self._now(),
+            error=msgspec.json.encode(stored).decode(),
+            wait=0 if wait is None else jittered(span_micros(wait), retry.jitter),
+        )
+
+    def _failure(self, error: BaseException, action: str) -> Ending:
+        return Ending(outcome=_ACTIONS[action], now=self._now(), error=encode_error(error))
 
     def _policy(self, error: BaseException) -> ExceptionPolicy:
         graph = self.course.graph if self.course is not None else None
@@ -189,6 +213,10 @@ class NodeWork(Work):
         if node is not None and node.on_exception is not None:
             return ExceptionPolicy(node.on_exception)
         return PAUSE
+
+    def _budget(self, policy: ExceptionPolicy) -> str:
+        """Under which name reattempts by this policy are counted."""
+        return policy.label
 
     def _settle(self, ending: Ending) -> Settle:
         operation = super()._settle(ending)
