@@ -66,6 +66,7 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     queue: str | None = None
     priority: int | None = None
     on_exception: str | None = None
+    body: str | None = None  # of an anonymous step of a class: a fingerprint of its code
 
     @property
     def inline(self) -> bool:
@@ -90,6 +91,7 @@ class Graph:
         "_names",
         "_places",
         "_refs",
+        "anonymous",
         "document",
         "followers",
         "needs",
@@ -111,6 +113,7 @@ class Graph:
         self.followers: Mapping[str, tuple[str, ...]] = {id: tuple(them) for id, them in followers.items()}
         self.roots = tuple(id for id, needs in self.needs.items() if not needs)
         self.sinks = tuple(id for id, them in self.followers.items() if not them)
+        self.anonymous = any(node.body is not None for node in self.nodes.values())
         self._names: dict[str, str] | None = None
         self._closures: dict[str, tuple[str, ...]] = {}
         self._refs: dict[str, tuple[str, ...]] = {}
@@ -407,9 +410,12 @@ def class_graph(name: str, nodes: Mapping[str, Node]) -> Graph:
 
 
 def structure_text(document: Document) -> str:
-    """Names and edges alone, in an order of their own: moving a method changes nothing."""
+    """Names and edges alone, in an order of their own: moving a method changes nothing.
+
+    The names of anonymous steps say nothing about them; their bodies do.
+    """
     nodes = {
-        id: Node(name=node.name, depends_on=tuple(sorted(node.depends_on)))
+        id: Node(name=node.name, depends_on=tuple(sorted(node.depends_on)), body=node.body)
         for id, node in sorted(document.nodes.items())
     }
     return json_text(Document(version=document.version, name=document.name, nodes=nodes))

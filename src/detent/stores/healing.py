@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from ..errors import StepNotDefined
+from ..errors import AnonymousStepMoved, StepNotDefined
 from ..kernel.advance import Advance, Course
+from ..kernel.anonymous import moved
+from ..kernel.graph import Graph, thaw
 from ..kernel.heal import Healing, Past, heal
 from ..kernel.model import HistoryEvent, RunEnd, RunState, WorkerRow, stored_error
 from ..kernel.settle import Outcome
@@ -45,6 +48,11 @@ def heal_run(
     """
     run = course.claimed.run_id
     graph = course.graph
+    moves = _moved(tx, graph, seen, before, mine)
+    if moves:
+        # A worker may have claimed it for this code, and not begun: then it heals the run itself.
+        undecided = mine is None and results is None and not any(seen[node].done for node in moves)
+        return _refused(tx, course, seen, changes, {} if undecided else moves, now=now, held=held, mine=mine)
     healing = heal(graph, seen, mine=mine)
     alone = {
         node: (latest.attempt, latest.done or latest.active or latest.stopped)
@@ -64,16 +72,7 @@ def heal_run(
     )
     advance.counted.update(healing.counts)
     advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
-    changes.withdrawn += [
-        {
-            "run_id": run,
-            "node": node,
-            "attempt": seen[node].attempt,
-            "finished_at": now,
-            "mine": int(node == mine),
-        }
-        for node in healing.withdrawn
-    ]
+    changes.withdrawn += [_withdrawn(run, seen[node], now, mine=node == mine) for node in healing.withdrawn]
     _go_on(tx, course, seen, healing, advance)
     if before != graph.signature:
         detail = {"graph": graph.signature, "before": before, **healing.changes}
@@ -83,6 +82,50 @@ def heal_run(
         changes.history.append(line)
     changes.signatures[run] = (graph.signature, int(healing.irregular))
     changes.advanced(advance)
+    return advance
+
+
+def _withdrawn(run: str, latest: Past, now: int, *, mine: bool) -> dict[str, Any]:
+    return {
+        "run_id": run,
+        "node": latest.node,
+        "attempt": latest.attempt,
+        "finished_at": now,
+        "mine": int(mine),
+    }
+
+
+def _moved(
+    tx: Tx, graph: Graph, seen: Mapping[str, Past], before: str | None, mine: str | None
+) -> dict[str, str]:
+    """The anonymous steps that the run has done, and that have another body in this graph."""
+    if before is None or before == graph.signature or not graph.anonymous:
+        return {}
+    text = "".join(row[0] for row in tx.query(tx.sql.graphs.graph, id=before))
+    return moved(thaw(text, before, "the former graph"), graph, seen, mine=mine) if text else {}
+
+
+def _refused(
+    tx: Tx,
+    course: Course,
+    seen: Mapping[str, Past],
+    changes: Changes,
+    moves: dict[str, str],
+    *,
+    now: int,
+    held: bool,
+    mine: str | None,
+) -> Advance:
+    """Leave the run as it is, under its former graph, and pause it; a resume looks at it again."""
+    run = course.claimed.run_id
+    facts = course.facts(now, held=held)
+    advance = Advance(course.graph, facts, course.values, Recorded(tx, run))
+    if not moves:
+        return advance
+    error = AnonymousStepMoved(run, course.claimed.type, *next(iter(moves.items())))
+    advance.end = RunEnd(state=RunState.PAUSED, error=stored_error(error))
+    if mine is not None:
+        changes.withdrawn.append(_withdrawn(run, seen[mine], now, mine=True))
     return advance
 
 
