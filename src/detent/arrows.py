@@ -41,7 +41,7 @@ class NodeRef:
     @property
     def output(self) -> Expression:
         """What the node will return; index it, compare it, compute with it, give it to other nodes."""
-        return output_of(self.id)
+        return output_of(self.id, self.name)
 
     def __rshift__(self, others: Any) -> Any:
         """`a >> b`: b runs after a."""

@@ -198,7 +198,7 @@ class Advance:
         count.settled += 1
         self.counted.add(node)
         if count.settled > required or count.required != required:
-            raise ReadinessOverflow(self.facts.id, node, count.settled, required)
+            raise ReadinessOverflow(self.facts.id, self.graph.shown(node), count.settled, required)
         if count.settled == required:
             self._ready.append(node)
 

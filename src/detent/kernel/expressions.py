@@ -29,14 +29,15 @@ class Expression:
     and `~`; `.contains(x)` and `.length()` stand for `in` and `len()`.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_names")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, data: list[Any]) -> None:
+    def __init__(self, data: list[Any], names: Mapping[str, str] | None = None) -> None:
         self._data = data
+        self._names = names or {}  # what the nodes in it are called: data holds their ids
 
     def __repr__(self) -> str:
-        return f"<recorded {shown(self._data)}>"
+        return f"<recorded {shown(self._data, self._names)}>"
 
     def __getitem__(self, key: Any) -> Expression:
         return self._with("get", key)
@@ -78,7 +79,7 @@ class Expression:
         return self._after("mod", other)
 
     def __neg__(self) -> Expression:
-        return Expression(["neg", self._data])
+        return Expression(["neg", self._data], self._names)
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
         return self._with("eq", other)
@@ -111,7 +112,7 @@ class Expression:
         return self._after("or", other)
 
     def __invert__(self) -> Expression:
-        return Expression(["not", self._data])
+        return Expression(["not", self._data], self._names)
 
     def contains(self, item: Any) -> Expression:
         """Whether `item` is in it."""
@@ -119,7 +120,7 @@ class Expression:
 
     def length(self) -> Expression:
         """How many items or characters it has."""
-        return Expression(["len", self._data])
+        return Expression(["len", self._data], self._names)
 
     def __bool__(self) -> bool:  # noqa: PLE0304 - it raises
         self._refuse("has no truth value yet", "g.when(...), and combine conditions with & | ~")
@@ -141,14 +142,21 @@ class Expression:
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise DefinitionError(
-            f"{shown(self._data)} {what}: it is known when the run comes there; write {instead}"
+            f"{shown(self._data, self._names)} {what}: it is known when the run comes there; write {instead}"
         )
 
     def _with(self, name: str, other: Any) -> Expression:
-        return Expression([name, self._data, _operand(other)])
+        return Expression([name, self._data, _operand(other)], self._names_with(other))
 
     def _after(self, name: str, other: Any) -> Expression:
-        return Expression([name, _operand(other), self._data])
+        return Expression([name, _operand(other), self._data], self._names_with(other))
+
+    def _names_with(self, other: Any) -> Mapping[str, str]:
+        names = dict(self._names)
+        for item in other if isinstance(other, list | tuple) else [other]:
+            if isinstance(item, Expression):
+                names |= item._names
+        return names
 
 
 def data_of(expression: Expression) -> list[Any]:
@@ -156,9 +164,9 @@ def data_of(expression: Expression) -> list[Any]:
     return expression._data
 
 
-def output_of(node: str) -> Expression:
+def output_of(node: str, name: str | None = None) -> Expression:
     """The output of a node, to be known later."""
-    return Expression(["output", node])
+    return Expression(["output", node], {node: node if name is None else name})
 
 
 def _operand(value: Any) -> Any:
@@ -310,14 +318,14 @@ def _outputs(data: Any, depth: int) -> Iterator[str]:
         yield from _outputs(item, depth + 1)
 
 
-def shown(data: Any) -> str:
-    """An expression as people write it."""
+def shown(data: Any, names: Mapping[str, str] | None = None) -> str:
+    """An expression as people write it, with the names of nodes where they are known."""
     if not isinstance(data, list):
         return repr(data)
     name, *sides = data
     if name == "output":
-        return f"{sides[0]}.output"
-    parts = [shown(side) for side in sides]
+        return f"{(names or {}).get(sides[0], sides[0])}.output"
+    parts = [shown(side, names) for side in sides]
     if name == "get":
         return f"{parts[0]}[{parts[1]}]"
     if name == "list":

@@ -142,10 +142,10 @@ class Graph:
 
     def shown(self, id: str) -> str:
         """The name that people know a node by."""
-        base, index = split_item(id)
-        if index is not None and base in self.nodes:
-            return f"{self.nodes[base].name}[{index}]"
-        return self.nodes[id].name if id in self.nodes else id
+        if id in self.nodes:
+            return self.nodes[id].name
+        base, bracket, index = id.rpartition("[")
+        return f"{self.nodes[base].name}[{index}" if bracket and base in self.nodes else id
 
     def spread_of(self, id: str) -> str | None:
         """The spread whose item this is."""
@@ -346,7 +346,8 @@ def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[s
         yield f"{where}: {error}"
         return
     if strangers:
-        yield f"{where} uses the output of {strangers[0]!r} without depending on it"
+        name = nodes[strangers[0]].name if strangers[0] in nodes else strangers[0]
+        yield f"{where} uses the output of {name!r} without depending on it"
 
 
 def _option_problems(node: Node) -> Iterator[str]:

@@ -65,6 +65,12 @@ class NodeWork(Work):
         self.course: Course | None = None
         self._raised: BaseException | None = None
 
+    @property
+    def shown(self) -> str:
+        """The name that people know the node by."""
+        node = self.claimed.node
+        return node if self.course is None else self.course.graph.shown(node)
+
     def _routine(self) -> Routine[None]:
         try:
             ending = yield from self._ending()
@@ -151,7 +157,7 @@ class NodeWork(Work):
         return Ending(outcome=outcome, now=self._now(), result=result, wait=wait)
 
     def _success(self, value: Any) -> Ending:
-        text = self.services.codec.encode(value, f"the result of node {self.context.name!r}")
+        text = self.services.codec.encode(value, f"the result of node {self.shown!r}")
         return self._end(Outcome.SUCCESS, result=text)
 
     def _flow(self, signal: FlowControl) -> Ending:
@@ -243,7 +249,7 @@ class NodeWork(Work):
         log.warning(
             "run %s: node %r (attempt %d) raised",
             self.claimed.run_id,
-            self.context.name,
+            self.shown,
             self.claimed.attempt,
             exc_info=error,
         )
