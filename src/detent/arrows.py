@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from .declaring import listed
 from .errors import DefinitionError
-from .kernel.expressions import Expression, output_of
+from .kernel.expressions import Expression, error_of, output_of
 
 
 class Wiring(Protocol):
@@ -42,6 +42,11 @@ class NodeRef:
     def output(self) -> Expression:
         """What the node will return; index it, compare it, compute with it, give it to other nodes."""
         return output_of(self.id, self.name)
+
+    @property
+    def error(self) -> Expression:
+        """The error of a node with an error branch: `{"type": ..., "message": ...}`, or None."""
+        return error_of(self.id, self.name)
 
     def __rshift__(self, others: Any) -> Any:
         """`a >> b`: b runs after a."""

@@ -24,6 +24,8 @@ from .kernel import graph as kernel
 from .kernel.expressions import Expression, outputs_in, recorded
 from .kernel.graph import JOB as JOB_KIND
 from .kernel.graph import NODE_ACTIONS, RESULT, RUN, SPREAD, VALUE, WHEN, Node, name_problem
+from .kernel.policies import Retry
+from .kernel.retries import stored_retry
 
 __all__ = ["Graph", "NodeGroup", "NodeRef", "Template", "job_name", "plan_of", "template"]
 
@@ -84,13 +86,25 @@ class Graph:
         queue: str | None = None,
         priority: int | None = None,
         on_exception: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        on_error: Any = None,
     ) -> NodeRef:
-        """Call a step, or run a whole workflow, when all that it depends on is done."""
+        """Call a step, or run a whole workflow, when all that it depends on is done.
+
+        `on_error` names nodes that run when this one fails for good; see also `g.on_error`.
+        """
         given = dict(args or {})
         self._check_job(name, job, given)
-        fields = _options(name, wait, queue, priority, on_exception)
+        handlers = self._handlers(name, on_error)
+        fields = _options(name, job, wait, queue, priority, on_exception, retry, timeout)
         ref = self._add(name, depends_on, job=self._job(job), args=given, **fields)
         self._blocks[-1].last = [ref.id]
+        if handlers:
+            self._handle(ref.id)
+            self.wire([ref], handlers)
+            for handler in handlers:
+                self._nodes[handler.id]["branch"] = (ref.id, False)
         return ref
 
     def fan_out(
@@ -108,6 +122,10 @@ class Graph:
         Without items the group is empty: what follows it follows what it would have followed.
         """
         block = self._blocks[-1]
+        if "on_error" in options:
+            raise DefinitionError(
+                "fan_out takes no on_error; write `with g.on_error(node):` for each node of it"
+            )
         before = block.last
         nodes = []
         for item in items:
@@ -135,7 +153,11 @@ class Graph:
         """
         given = dict(args or {})
         self._check_job(name, job, {**given, arg: None})
-        fields = _options(name, **options) if options else {}
+        if "on_error" in options:
+            raise DefinitionError(
+                f"spread {name!r} takes no on_error; on_exception='skip' gives None for an item"
+            )
+        fields = _options(name, job, **options) if options else {}
         ref = self._add(
             name, depends_on, kind=SPREAD, job=self._job(job), args=given, arg=arg, value=over, **fields
         )
@@ -186,13 +208,58 @@ class Graph:
             yield
 
     @contextmanager
-    def _inside(self, condition: str, side: bool, before: list[str]) -> Iterator[None]:
+    def on_error(self, node: NodeRef) -> Iterator[NodeRef]:
+        """Nodes in this block run if a node fails for good, instead of all that comes after that node.
+
+        charge = g.node("charge", job=charge_card, retry=Retry(attempts=3))
+        g.node("ship", job=ship)                       # skipped if charge fails
+        with g.on_error(charge):
+            g.node("refund", job=refund, args={"why": charge.error["message"]})
+        g.node("mail", job=mail)                       # after ship, or after refund
+        """
+        given: object = node
+        if not isinstance(given, NodeRef) or given.graph is not self:
+            raise DefinitionError(f"g.on_error({node!r}): give a node of this graph")
+        if self._nodes[node.id]["branch"] != self._blocks[-1].branch:
+            raise DefinitionError(f"g.on_error({node!r}) is written in another block than the node")
+        self._handle(node.id)
+        with self._inside(node.id, False, self._blocks[-1].last) as block:
+            yield node
+        if not block.nodes:
+            raise DefinitionError(
+                f"the block of g.on_error({node!r}) is empty; add a node, such as g.value('failed', True)"
+            )
+
+    def _handle(self, id: str) -> None:
+        """Note that a node has an error branch."""
+        node = self._nodes[id]
+        if node["kind"] != JOB_KIND:
+            raise DefinitionError(f"node {node['name']!r} is a {node['kind']}; error branches are for jobs")
+        if node.get("on_error"):
+            raise DefinitionError(f"node {node['name']!r} has an error branch already")
+        if node.get("on_exception") not in (None, "reattempt"):
+            raise DefinitionError(
+                f"node {node['name']!r} has on_exception={node['on_exception']!r} and an error branch; "
+                f"leave on_exception out, or write 'reattempt'"
+            )
+        node["on_error"] = True
+
+    def _handlers(self, name: str, on_error: Any) -> list[NodeRef]:
+        """The nodes that `on_error=` names."""
+        handlers = [self._ref(id) for id in self._real(self._named_by(f"node {name!r}", on_error))]
+        for handler in handlers:
+            if self._nodes[handler.id]["branch"] != self._blocks[-1].branch:
+                raise DefinitionError(f"node {name!r} has on_error={handler!r}, which is in another block")
+        return handlers
+
+    @contextmanager
+    def _inside(self, condition: str, side: bool, before: list[str]) -> Iterator[_Block]:
         outer = self._blocks[-1]
         block = _Block((condition, side), outer.branch, [condition])
         self._blocks.append(block)
         depth = len(self._blocks)
         try:
-            yield
+            yield block
         finally:
             self._blocks.pop()
             self._conditions.pop(depth, None)
@@ -420,10 +487,13 @@ class Graph:
 
 def _options(
     name: str,
+    job: Any,
     wait: timedelta | float | None = None,
     queue: str | None = None,
     priority: int | None = None,
     on_exception: str | None = None,
+    retry: Retry | None = None,
+    timeout: timedelta | float | None = None,
 ) -> dict[str, Any]:
     if on_exception is not None and on_exception not in NODE_ACTIONS:
         raise DefinitionError(
@@ -433,7 +503,34 @@ def _options(
     seconds = None if wait is None else span_micros(wait) / 1e6
     if seconds is not None and seconds < 0:
         raise DefinitionError(f"node {name!r} has wait={wait!r}; a wait cannot be negative")
-    return {"wait": seconds, "queue": queue, "priority": priority, "on_exception": on_exception}
+    given: object = retry
+    if given is not None and not isinstance(given, Retry):
+        raise DefinitionError(f"node {name!r} has retry={retry!r}; write retry=detent.Retry(attempts=...)")
+    return {
+        "wait": seconds,
+        "queue": queue,
+        "priority": priority,
+        "on_exception": on_exception,
+        "retry": None if retry is None else stored_retry(retry),
+        "timeout": None if timeout is None else _timeout(name, job, timeout),
+    }
+
+
+def _timeout(name: str, job: Any, timeout: Any) -> float:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e10:
+        raise DefinitionError(
+            f"node {name!r} has timeout={timeout!r}; write timedelta(minutes=5), or a number of seconds"
+        )
+    if not isinstance(job, Step):
+        raise DefinitionError(
+            f"node {name!r} has a timeout, and its job is a workflow, which has none; give its steps timeouts"
+        )
+    if job.transactional and not job.is_async:
+        raise DefinitionError(
+            f"node {name!r} has a timeout, which its job cannot have: it is transactional and a `def`"
+        )
+    return float(seconds)
 
 
 def plan_of(definition: Any) -> Blueprint | None:

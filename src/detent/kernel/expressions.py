@@ -169,6 +169,16 @@ def output_of(node: str, name: str | None = None) -> Expression:
     return Expression(["output", node], {node: node if name is None else name})
 
 
+def error_of(node: str, name: str) -> Expression:
+    """The error of a node with an error branch: its type and message, or None if it did not fail."""
+    return Expression(["error", node], {node: name})
+
+
+def error_key(node: str) -> str:
+    """Under which key `evaluate` looks for the error of a node; no id has this sign."""
+    return f"{node}#error"
+
+
 def _operand(value: Any) -> Any:
     if isinstance(value, Expression):
         return value._data
@@ -197,9 +207,18 @@ def recorded(value: Any) -> Any:
 
 
 def outputs_in(value: Any) -> Iterator[str]:
-    """The nodes whose outputs a stored value names.  Raises where it is not one of ours."""
+    """The nodes whose outputs or errors a stored value names.  Raises where it is not one of ours."""
     for data in _expressions(value, 0):
-        yield from _outputs(data, 0)
+        for _, node in _references(data, 0):
+            yield node
+
+
+def errors_in(value: Any) -> Iterator[str]:
+    """The nodes whose errors a stored value names."""
+    for data in _expressions(value, 0):
+        for what, node in _references(data, 0):
+            if what == "error":
+                yield node
 
 
 def resolve(value: Any, outputs: Mapping[str, Any]) -> Any:
@@ -222,6 +241,8 @@ def evaluate(data: Any, outputs: Mapping[str, Any]) -> Any:
     name = data[0]
     if name == "output":
         return outputs[data[1]]
+    if name == "error":
+        return outputs[error_key(data[1])]
     if name == "list":
         return [evaluate(item, outputs) for item in data[1:]]
     if name in ("and", "or"):  # like Python's: the second is not looked at without need
@@ -297,7 +318,7 @@ def _expressions(value: Any, depth: int) -> Iterator[Any]:
             yield from _expressions(item, depth + 1)
 
 
-def _outputs(data: Any, depth: int) -> Iterator[str]:
+def _references(data: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > DEEPEST:
         raise ExpressionError("an expression", "it is nested too deeply")
     if not isinstance(data, list):
@@ -305,17 +326,17 @@ def _outputs(data: Any, depth: int) -> Iterator[str]:
             raise ExpressionError(str(data)[:80], "it is no expression")
         return
     name = data[0] if data else None
-    if name == "output":
+    if name in ("output", "error"):
         if len(data) != 2 or not isinstance(data[1], str):
-            raise ExpressionError(str(data)[:80], "an output names one node")
-        yield data[1]
+            raise ExpressionError(str(data)[:80], f"an {name} names one node")
+        yield name, data[1]
         return
     sides = 1 if name in _UNARY else 2
     known = isinstance(name, str) and (name in OPERATORS or name in ("and", "or"))
     if name != "list" and (not known or len(data) != sides + 1):
         raise ExpressionError(str(data)[:80], "there is no such operator")
     for item in data[1:]:
-        yield from _outputs(item, depth + 1)
+        yield from _references(item, depth + 1)
 
 
 def shown(data: Any, names: Mapping[str, str] | None = None) -> str:
@@ -323,8 +344,8 @@ def shown(data: Any, names: Mapping[str, str] | None = None) -> str:
     if not isinstance(data, list):
         return repr(data)
     name, *sides = data
-    if name == "output":
-        return f"{(names or {}).get(sides[0], sides[0])}.output"
+    if name in ("output", "error"):
+        return f"{(names or {}).get(sides[0], sides[0])}.{name}"
     parts = [shown(side, names) for side in sides]
     if name == "get":
         return f"{parts[0]}[{parts[1]}]"

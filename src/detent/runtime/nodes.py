@@ -24,8 +24,10 @@ from ..errors import DeadlineExceeded, RunError
 from ..functions import Step
 from ..kernel import model
 from ..kernel.advance import Course
+from ..kernel.graph import Node
 from ..kernel.model import Await, Claimed, Park, Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
+from ..kernel.retries import StoredRetry
 from ..kernel.settle import Ending, Outcome
 from .calls import decode_call
 from .carrying import Carried, carry, performed
@@ -43,6 +45,7 @@ _ACTIONS = {
     "skip": Outcome.SKIPPED_BY_EXCEPTION,
     "pause": Outcome.PAUSED_BY_EXCEPTION,
     "cancel": Outcome.CANCELED_BY_EXCEPTION,
+    "branch": Outcome.BRANCHED_BY_EXCEPTION,
 }
 _FLOW = {
     "cancel": Outcome.CANCELED_BY_FLOW_CONTROL,
@@ -179,14 +182,16 @@ class NodeWork(Work):
             return self._failure(error, "cancel")
         if isinstance(error, RunError) and self.course is None:
             return self._failure(error, "pause")  # its graph is not what it should be
-        if self.retry.wait_after(spent.get(RETRY, 0) + 1, error) is not None:
-            return self._again(error, spent, RETRY, self.retry)
+        node = self._node
+        own = self.retry if node is None or node.retry is None else node.retry
+        if own.wait_after(spent.get(RETRY, 0) + 1, error) is not None:
+            return self._again(error, spent, RETRY, own)
         policy = self._policy(error)
         budget = self._budget(policy)
         action, retry = policy.decide(error, spent.get(budget, 0))
         if action == "reattempt" and retry is not None:
             return self._again(error, spent, budget, retry)
-        return self._failure(error, action)
+        return self._failure(error, "branch" if node is not None and node.on_error else action)
 
     def _reattempts(self) -> dict[str, int]:
         """How often this node was reattempted by exceptions since it began, or was resumed: by what."""
@@ -194,7 +199,9 @@ class NodeWork(Work):
         counts = None if text is None else decode_error(text).reattempts
         return {RETRY: self.claimed.failures} if counts is None else counts
 
-    def _again(self, error: BaseException, spent: Mapping[str, int], budget: str, retry: Retry) -> Ending:
+    def _again(
+        self, error: BaseException, spent: Mapping[str, int], budget: str, retry: Retry | StoredRetry
+    ) -> Ending:
         count = spent.get(budget, 0) + 1
         wait = retry.wait_after(count, error)
         stored = describe(error)
@@ -209,13 +216,16 @@ class NodeWork(Work):
     def _failure(self, error: BaseException, action: str) -> Ending:
         return Ending(outcome=_ACTIONS[action], now=self._now(), error=encode_error(error))
 
-    def _policy(self, error: BaseException) -> ExceptionPolicy:
+    @property
+    def _node(self) -> Node | None:
+        """What the graph says of the node, or of the spread that it is an item of."""
         graph = self.course.graph if self.course is not None else None
-        node = (
-            None
-            if graph is None
-            else graph.nodes.get(graph.spread_of(self.claimed.node) or self.claimed.node)
-        )
+        if graph is None:
+            return None
+        return graph.nodes.get(graph.spread_of(self.claimed.node) or self.claimed.node)
+
+    def _policy(self, error: BaseException) -> ExceptionPolicy:
+        node = self._node
         if node is not None and node.on_exception is not None:
             return ExceptionPolicy(node.on_exception)
         return PAUSE
@@ -291,7 +301,11 @@ class JobNode(NodeWork):
 
     def _perform(self) -> Routine[Ending | None]:
         args, kwargs = carry(decode_call, self.services.codec, self.step, self.claimed.input or "{}")
-        return (yield from self._call(self.step, args, kwargs))
+        step, node = self.step, self._node
+        if node is not None and node.timeout is not None:
+            step = copy.copy(step)
+            step.timeout = node.timeout
+        return (yield from self._call(step, args, kwargs))
 
     def _policy(self, error: BaseException) -> ExceptionPolicy:
         own = super()._policy(error)

@@ -63,7 +63,8 @@ SELECT e.run_id, e.node, e.attempt, e.ancestry_hash
   {d.join("detent_executions", "e")}
     ON e.run_id = x.run_id AND e.node = x.node AND e.ancestry_hash IS NOT NULL""",
         outputs=f"""
-SELECT e.node, e.attempt, e.result, e.ancestry_hash
+SELECT e.node, e.attempt, e.result, e.ancestry_hash,
+       CASE WHEN e.outcome = 'branched_by_exception' THEN e.error END
   FROM {d.rows("run_id", "node")}
   {d.join("detent_executions", "e")}
     ON e.run_id = x.run_id AND e.node = x.node AND e.ancestry_hash IS NOT NULL""",

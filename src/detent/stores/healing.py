@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..errors import AnonymousStepMoved, StepNotDefined
-from ..kernel.advance import Advance, Course
+from ..kernel.advance import Advance, Course, Record
 from ..kernel.anonymous import moved
 from ..kernel.graph import Graph, thaw
 from ..kernel.heal import Healing, Past, heal
@@ -39,12 +39,13 @@ def heal_run(
     before: str | None,
     hashes: dict[str, str] | None = None,
     results: Mapping[str, str | None] | None = None,
+    errors: Mapping[str, str] | None = None,
     mine: str | None = None,
 ) -> Advance:
     """Plan what a run needs to go on by the course's graph, and put it into the changes.
 
-    `before` is the signature of the graph that it was settled under until now; `results` are of
-    nodes that settle in this transaction, so nothing is recorded of them yet.
+    `before` is the signature of the graph that it was settled under until now; `results` and `errors`
+    are of nodes that settle in this transaction, so nothing is recorded of them yet.
     """
     run = course.claimed.run_id
     graph = course.graph
@@ -69,6 +70,7 @@ def heal_run(
         hashes=hashes,
         past=alone,
         results=results,
+        errors=errors,
     )
     advance.counted.update(healing.counts)
     advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
@@ -163,11 +165,12 @@ class Recorded:
         self._tx = tx
         self._run = run
 
-    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None]]:
+    def settled(self, nodes: Collection[str]) -> dict[str, Record]:
         rows = [{"run_id": self._run, "node": node} for node in sorted(nodes)]
         found = self._tx.query(self._tx.sql.graphs.outputs, rows=batch(rows))
-        return {node: (text, digest) for node, _, text, digest in sorted(found, key=lambda row: row[1])}
+        found.sort(key=lambda row: row[1])  # the latest attempt comes last
+        return {node: (text, digest, error) for node, _, text, digest, error in found}
 
     def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:
         nodes = [f"{spread}[{index}]" for index in range(number)]
-        return [(node, text, digest) for node, (text, digest) in self.settled(nodes).items()]
+        return [(node, text, digest) for node, (text, digest, _) in self.settled(nodes).items()]
