@@ -7,8 +7,11 @@ A subclass begins with what its parents declared and never changes them.
 
 from __future__ import annotations
 
+import ast
 import copy
+import hashlib
 import inspect
+import textwrap
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -75,6 +78,7 @@ class Declared:
         self.owner = owner
         self.given = given
         self.options = given.node
+        self.anonymous = False
         self.step = _called(name, given if isinstance(given, Step) else _without_method(name, given, owner))
 
     def overridden(self, function: FunctionType) -> Declared:
@@ -291,6 +295,7 @@ class Blueprint:
                 number += 1
                 name = f"step_{number}"
             declared = Declared(name, given, self.cls.__qualname__)
+            declared.anonymous = given in body.anonymous
             if name in body.nodes and given in body.anonymous:
                 raise declared.error("another node has the name that this one gets; rename that")
             own.append((name, declared))
@@ -324,6 +329,21 @@ class Blueprint:
                     f"workflow {self.cls.__qualname__} has cancel_if={condition!r} and no such method"
                 )
 
+    def _check_hooks(self) -> None:
+        """A hook that is a generator would never run, and the body would run without it."""
+        for name in ("before_step_starts", "before_step", "after_step", "around_step"):
+            hook = getattr(self.cls, name)
+            around = name == "around_step"
+            if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+                kind = "asynccontextmanager" if inspect.isasyncgenfunction(hook) else "contextmanager"
+                what = f"decorate it with @contextlib.{kind}" if around else "it must not contain `yield`"
+                raise DefinitionError(f"{self.cls.__qualname__}.{name} is a generator function; {what}")
+            if around and inspect.iscoroutinefunction(hook):
+                raise DefinitionError(
+                    f"{self.cls.__qualname__}.around_step is a coroutine function; it returns a context "
+                    f"manager: decorate an async generator with @contextlib.asynccontextmanager"
+                )
+
     def _compiled(self) -> Graph:
         declared = self.nodes
         problem = name_problem(self.name)
@@ -333,6 +353,7 @@ class Blueprint:
                 f"the name of workflow {self.cls.__qualname__} {what}; write class ...(Workflow, name=...)"
             )
         self._check_conditions()
+        self._check_hooks()
         for node in declared.values():
             _check(self.cls, node)
         chain = _chain(self.cls, declared)
@@ -356,6 +377,7 @@ class Blueprint:
                 wait=node.options.seconds,
                 queue=node.queue,
                 priority=node.priority,
+                body=_fingerprint(node.step.function) if node.anonymous else None,
             )
         circle = find_cycle({name: node.depends_on for name, node in nodes.items()})
         if circle:
@@ -363,6 +385,20 @@ class Blueprint:
                 f"these nodes need each other: {' -> '.join(circle)}; take one of these dependencies away"
             )
         return class_graph(self.name, nodes)
+
+
+def _fingerprint(function: Any) -> str:
+    """What a function does, as a short text: the same after formatting, or with other decorators."""
+    try:
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        tree = None
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
+        content = "\n".join(ast.unparse(statement) for statement in tree.body).encode()
+    else:  # a lambda, or code without source
+        code = function.__code__
+        content = code.co_code + repr((code.co_names, code.co_consts)).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _check(cls: Any, node: Declared) -> None:

@@ -52,6 +52,8 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     @task(depends_on="validate")
     def check_fraud(self) -> None: ...
     """
+    if function is not None and not callable(function):
+        raise DefinitionError(f"@task({function!r}): write @task(depends_on={function!r})")
     if function is not None:
         return Step(function, node=NodeOptions(chained=False))
     return StepMaker(options, chained=False)
@@ -73,8 +75,8 @@ def cancel_if(condition: F, /) -> F:
 def on_exception(
     *on: Any,
     action: NodeAction,
-    max_reattempts: int = 100,
-    wait: timedelta | None = None,
+    max_reattempts: int | None = 100,
+    wait: timedelta | float | None = None,
     backoff: Retry | None = None,
     then: str = "pause",
 ) -> None:

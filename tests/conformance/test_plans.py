@@ -23,7 +23,8 @@ HOT = """
 """.split()
 # Of graphs.  (What only inserts, and what changes one run by its key, has nothing to plan.)
 HOT_GRAPHS = """
-    counts put_counts hashes outputs past finish_rest withdraw graph delete_graph set_graph set_frozen
+    counts put_counts hashes outputs past last_reattempt finish_rest withdraw graph delete_graph set_graph
+    set_frozen
     waits delete_waits await_runs wake_nodes outdated_runs unknown_jobs skip_execution renew
 """.split()
 BACKLOG = 2000

@@ -389,5 +389,5 @@ def test_a_hero_id_may_be_zero_or_false(apps: Apps) -> None:
 
 
 def test_queues_given_as_one_text_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"write \['high'\]"):
+    with pytest.raises(ConfigurationError, match="give a list of names"):
         detent.App("sqlite:///:memory:", queues="high")

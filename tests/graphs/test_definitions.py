@@ -1119,6 +1119,17 @@ def test_a_bad_blanket_condition_is_refused() -> None:
         ({"action": "reattempt", "wait": timedelta(1), "backoff": Retry()}, "(wait)"),
         ({"action": "reattempt", "wait": timedelta(-1)}, "cannot be negative"),
         ({"action": "reattempt", "max_reattempts": -1}, "cannot be negative"),
+        ({"action": "reattempt", "max_reattempts": True}, "max_reattempts=True: it is a whole number"),
+        ({"action": "reattempt", "max_reattempts": 2.5}, "max_reattempts=2.5: it is a whole number"),
+        ({"action": "skip", "max_reattempts": 3}, "max_reattempts and then are for 'reattempt'"),
+        ({"action": "skip", "max_reattempts": None}, "max_reattempts and then are for 'reattempt'"),
+        ({"action": "cancel", "then": "skip"}, "max_reattempts and then are for 'reattempt'"),
+        ({"action": "reattempt", "backoff": 2}, "backoff=2: write backoff=Retry"),
+        ({"action": "reattempt", "wait": "5m"}, "wait='5m': write timedelta"),
+        ({"action": "reattempt", "wait": True}, "wait=True: write timedelta"),
+        ({"action": "reattempt", "wait": float("nan")}, "wait=nan: write timedelta"),
+        ({"action": "reattempt", "wait": 1e300}, "it is too long"),
+        ({"action": "reattempt", "wait": -5}, "cannot be negative"),
         ({"action": "skip", "on": (3,)}, "exception classes, dotted names of them, or callables"),
         ({"action": "skip", "on": (int,)}, "exception classes, dotted names of them, or callables"),
     ],
@@ -1148,3 +1159,22 @@ def test_a_refused_class_leaves_its_parent_as_it_was() -> None:
 
     refusal(declare)
     assert edges(Parent) == before
+
+
+def test_two_decorators_on_one_function_are_refused() -> None:
+    def work() -> None: ...
+
+    async def awork() -> None: ...
+
+    for function in (work, awork):
+        with pytest.raises(DefinitionError, match="remove one of the two decorators"):
+            step(detent.workflow(function))
+        with pytest.raises(DefinitionError, match=r"<step .*work> is a step already"):
+            detent.workflow(step(function))
+    with pytest.raises(DefinitionError, match="is a class"):
+        step(int)
+
+
+def test_a_name_in_the_place_of_depends_on_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="write @task\\(depends_on='a'\\)"):
+        detent.task("a")  # type: ignore[call-overload]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from detent import Retry, Workflow, step
+from detent import DefinitionError, Retry, Workflow, step
 from detent.testing import TestingApp
 from tests.functions.world import state
-from tests.graphs.world import assert_error, attempts, both_kinds, one_node
+from tests.graphs.world import assert_error, attempts, both_kinds, last, one_node
 
 HOOKS = ["before_step_starts", "before_step", "around_step", "after_step"]
 
@@ -236,3 +236,102 @@ def test_a_hook_reads_the_fields_the_hero_and_the_run(testing: TestingApp) -> No
     run = testing.options(hero=("User", 9)).start(Flow, order_id=3)
     testing.speedrun(run)
     assert seen == [(3, "9", run.id, 1)]
+
+
+# -- Suppressing -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def suppressing(self: Any, name: str) -> Iterator[None]:
+    with contextlib.suppress(BaseException):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def asuppressing(self: Any, name: str) -> AsyncIterator[None]:
+    with contextlib.suppress(BaseException):
+        yield
+
+
+both_managers = pytest.mark.parametrize(
+    "around_step", [suppressing, asuppressing], ids=["around is def", "around is async def"]
+)
+
+
+@both_kinds
+@both_managers
+def test_a_node_whose_exception_is_suppressed_completes_with_none(
+    testing: TestingApp, is_async: bool, around_step: Any
+) -> None:
+    seen: list[str] = []
+
+    def body(self: Any) -> None:
+        raise LookupError("in the body")
+
+    run = testing.start(hooked(one_node(body, is_async), seen, around_step=around_step))
+    testing.speedrun(run)
+    assert (state(run), attempts(run)) == ("finished", [("completed", "success")])
+    assert last(run).result == "null"
+    assert "after work" not in seen  # its body has not returned
+    assert "after after" in seen
+
+
+@both_kinds
+@both_managers
+def test_a_signal_cannot_be_suppressed(testing: TestingApp, is_async: bool, around_step: Any) -> None:
+    flow = hooked(one_node(lambda self: self.skip(), is_async), [], around_step=around_step)
+    run = testing.start(flow)
+    testing.speedrun(run)
+    assert attempts(run) == [("skipped", "skipped_by_flow_control")]
+
+
+@both_kinds
+def test_around_step_must_return_a_context_manager(testing: TestingApp, is_async: bool) -> None:
+    flow = hooked(one_node(lambda self: None, is_async), [], around_step=lambda self, name: None)
+    run = testing.start(flow)
+    testing.speedrun(run)
+    assert state(run) == "paused"
+    assert_error(run, TypeError, "around_step returned NoneType, not a context manager")
+
+
+@both_kinds
+def test_around_step_that_does_not_yield_fails_the_node(testing: TestingApp, is_async: bool) -> None:
+    @contextlib.contextmanager
+    def around_step(self: Any, name: str) -> Iterator[None]:
+        if name == "":
+            yield
+
+    seen: list[str] = []
+    flow = hooked(one_node(lambda self: seen.append("body"), is_async), [], around_step=around_step)
+    run = testing.start(flow)
+    testing.speedrun(run)
+    assert (state(run), seen) == ("paused", [])
+    assert_error(run, RuntimeError, "generator didn't yield")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_is_a_generator_is_refused_when_the_class_is_made(hook: str) -> None:
+    def forgotten(self: Any, name: str) -> Iterator[None]:
+        yield
+
+    async def aforgotten(self: Any, name: str) -> AsyncIterator[None]:
+        yield
+
+    for function in (forgotten, aforgotten):
+        with pytest.raises(DefinitionError, match=f"Flow.{hook} is a generator function"):
+
+            class Flow(Workflow):
+                locals()[hook] = function
+
+                @step
+                def work(self) -> None: ...
+
+
+def test_around_step_that_is_a_coroutine_function_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(DefinitionError, match="around_step is a coroutine function"):
+
+        class Flow(Workflow):
+            async def around_step(self, name: str) -> None: ...  # type: ignore[override]
+
+            @step
+            def work(self) -> None: ...

@@ -310,6 +310,77 @@ def test_what_a_node_asks_for_itself_does_not_use_up_its_retries(testing: Testin
     assert ended(testing, flow) == [*[("completed", "reattempted")] * 5, AGAIN, AGAIN, DONE]
 
 
+def test_retries_and_each_policy_have_counts_of_their_own(testing: TestingApp) -> None:
+    errors = [Declined, Declined, KeyError, OSError, KeyError, OSError, KeyError, OSError, OSError]
+
+    class Flow(Workflow):
+        detent.on_exception(OSError, action="reattempt", max_reattempts=3, wait=5, then="skip")
+        detent.on_exception(KeyError, action="reattempt", max_reattempts=3, wait=60)
+
+        @step(retry=Retry(attempts=3, on=(Declined,)))
+        def work(self) -> None:
+            raise errors[self.ctx.attempt - 1]
+
+    run = testing.start(Flow)
+    testing.speedrun(run)
+    assert attempts(run) == [*[AGAIN] * 8, SKIPPED]
+    counts = [item.error.reattempts for item in run.executions() if item.outcome == AGAIN[1] and item.error]
+    assert counts[-1] == {"retry": 2, "builtins.KeyError": 3, "builtins.OSError": 3}
+
+
+def test_policies_of_one_class_that_look_alike_have_counts_of_their_own(testing: TestingApp) -> None:
+    class Flow(Workflow):
+        detent.on_exception(
+            lambda error: "first" in str(error), action="reattempt", max_reattempts=2, wait=0, then="skip"
+        )
+        detent.on_exception(
+            lambda error: "second" in str(error), action="reattempt", max_reattempts=2, wait=0, then="cancel"
+        )
+
+        @step
+        def work(self) -> None:
+            raise Declined("first" if self.ctx.attempt % 2 else "second")
+
+    assert ended(testing, Flow) == [*[AGAIN] * 4, SKIPPED]
+
+
+def test_the_waits_of_a_policy_begin_anew_after_the_retries(testing: TestingApp) -> None:
+    policy = ExceptionPolicy("reattempt", backoff=Retry(first=timedelta(minutes=1)), max_reattempts=2)
+    flow = one_node(raising(Declined), retry=Retry(attempts=3), on_exception=policy)
+    waits, seen = times(testing, flow)
+    assert waits == [timedelta(seconds=number) for number in (1, 2, 60, 120)]
+    assert seen == [*[AGAIN] * 4, PAUSED]
+
+
+def test_the_counts_survive_a_crash(apps: Apps) -> None:
+    gate = Gate()
+
+    def body(self: Any) -> None:
+        if self.ctx.attempt == 3:
+            gate.pass_through()
+        raise Declined
+
+    policy = ExceptionPolicy("reattempt", max_reattempts=2, wait=0)
+    flow = one_node(body, retry=Retry(attempts=2, first=timedelta(0)), on_exception=policy)
+    first = apps(flow)
+    run = first.start(flow)
+    gate.wait_for_arrival()
+    second = apps(flow)
+    crash(first, buried_by=second)
+    gate.open()
+    run = second.run(run.id)
+    wait_for(run, "paused")
+    assert attempts(run) == [AGAIN, AGAIN, ("failed", "recovered"), AGAIN, PAUSED]
+
+
+def test_without_a_limit_reattempts_go_on(testing: TestingApp) -> None:
+    policy = ExceptionPolicy("reattempt", max_reattempts=None, wait=1)
+    assert ended(testing, one_node(raising(Declined, times=150), on_exception=policy)) == [
+        *[AGAIN] * 150,
+        DONE,
+    ]
+
+
 # -- Crashes -------------------------------------------------------------------------------------------
 
 

@@ -183,3 +183,14 @@ def test_what_is_started_with_options_need_not_be_included_either(detent_app: Te
 
 @workflow
 def stubborn() -> None: ...
+
+
+def test_the_graph_of_a_class_that_was_only_started_is_kept(sqlite_url: str) -> None:
+    class Order(detent.Workflow):
+        @step
+        def pay(self) -> None: ...
+
+    with TestingApp(sqlite_url) as app:
+        run = app.speedrun(app.start(Order))
+    with TestingApp(sqlite_url) as app:
+        assert [(node.name, node.state) for node in app.run(run.id).nodes()] == [("pay", "completed")]

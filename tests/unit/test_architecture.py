@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("kernel",),
     (
-        "context awaiting declaring functions decorators blueprint durable workflows graphs "
+        "context awaiting declaring functions decorators blueprint durable workflows arrows graphs "
         "decisions deciders projections",
         "stores",
     ),

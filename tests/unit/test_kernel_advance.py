@@ -36,17 +36,17 @@ class Memory:
     """An inbox that counts how often it is asked."""
 
     def __init__(self, **results: Any) -> None:
-        self.results = {node: (json(value), f"hash of {node}") for node, value in results.items()}
+        self.results = {node: (json(value), f"hash of {node}", None) for node, value in results.items()}
         self.asked: list[set[str]] = []
 
-    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None]]:
+    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None, str | None]]:
         self.asked.append(set(nodes))
         return {node: self.results[node] for node in nodes if node in self.results}
 
     def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:
         self.asked.append({f"{spread}[]"})
         names = [f"{spread}[{index}]" for index in range(number)]
-        return [(name, *self.results[name]) for name in names if name in self.results]
+        return [(name, *self.results[name][:2]) for name in names if name in self.results]
 
 
 def json(value: Any) -> str:

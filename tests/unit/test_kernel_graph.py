@@ -130,7 +130,7 @@ HOSTILE = {
     "a branch of a job": (changed("v.branch", ["s", True]), "no condition"),
     "a branch of what is not depended on": (changed("z.branch", ["w", True]), "no condition"),
     "a branch of three": (changed("b.branch", ["w", True, 1]), "branch"),
-    "an output of a stranger": (changed("b.args", {"x": {"$expr": ["output", "a"]}}), "output of 'a'"),
+    "an output of a stranger": (changed("b.args", {"x": {"$expr": ["output", "a"]}}), "output of 'list'"),
     "an output of nobody": (changed("v.value", {"$expr": ["output", "nobody"]}), "output of 'nobody'"),
     "an output without a node": (changed("v.value", {"$expr": ["output"]}), "names one node"),
     "an output of a number": (changed("v.value", {"$expr": ["output", 5]}), "names one node"),

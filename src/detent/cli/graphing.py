@@ -100,7 +100,10 @@ def _line(drawn: Drawn, node: NodeState | None, names: dict[str, str]) -> tuple[
             notes.append(span((node.finished_at - node.started_at).total_seconds()))
         if node.error is not None:
             notes.append(error_title(node.error).splitlines()[0][:60])
-    after = ", ".join(names.get(needed, needed) for needed in drawn.needs)
+    after = ", ".join(
+        f"{names.get(needed, needed)}{' (error)' if needed == drawn.handles else ''}"
+        for needed in drawn.needs
+    )
     return label, state, Text("  ".join(notes)), Text(f"← {after}" if after else "")
 
 
@@ -120,6 +123,7 @@ def _node_document(app: App, node: NodeState) -> dict[str, object]:
         "result": payload(app, node.result),
         "error": None if node.error is None else error_document(node.error),
         "ancestry_hash": node.ancestry_hash,
+        "handles": node.handles,
     }
 
 

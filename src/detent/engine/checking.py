@@ -15,9 +15,10 @@ from enum import StrEnum
 import msgspec
 
 from ..clock import from_micros
-from ..errors import DetentError, MissingJob, StepNotDefined, UnknownDefinition
+from ..errors import AnonymousStepMoved, DetentError, MissingJob, StepNotDefined, UnknownDefinition
+from ..kernel.anonymous import moved
 from ..kernel.decide import DECIDER
-from ..kernel.graph import JOB, SPREAD
+from ..kernel.graph import JOB, SPREAD, thaw
 from ..kernel.heal import Past, heal
 from ..kernel.model import SCHEDULED_STATES, ExecutionState, RunRow
 from .core import Engine
@@ -97,6 +98,13 @@ def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
         return Verdict.LEFT_BEHIND, [str(StepNotDefined(row.id, row.type, node)) for node in lost]
     if row.frozen_at is not None or row.signature == graph.signature:
         return Verdict.GOES_ON, []
+    text = engine.store.graph(row.signature or "") if graph.anonymous else None
+    if text is not None:
+        moves = moved(thaw(text, row.signature, f"the graph of {row.type}"), graph, past)
+        if moves:
+            return Verdict.LEFT_BEHIND, [
+                str(AnonymousStepMoved(row.id, row.type, *move)) for move in moves.items()
+            ]
     healing = heal(graph, past)
     said = {
         "removed": ("{} is done, and not in the code any more", healing.gone),

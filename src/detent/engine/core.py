@@ -130,7 +130,7 @@ class Engine:
             if self._services is None:
                 self._prepare_database()
                 self._services = self._make_services(loop)
-                self._save_graphs()
+                self.save_graphs()
             if worker and self.worker is None:
                 watch_threads()
                 self.worker = self._make_worker(self._services)
@@ -186,7 +186,7 @@ class Engine:
         else:
             self._patiently(self.store.check_schema)
 
-    def _save_graphs(self) -> None:
+    def save_graphs(self) -> None:
         """Keep the structure of our classes, so that anybody can draw and verify their runs."""
         plans = [plan for plan in self.registry.plans if not plan.abstract]
         if plans:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ..errors import NodeNotFound
-from ..kernel.advance import Advance, Course
+from ..kernel.advance import Advance, Course, Record
 from ..kernel.ancestry import ancestry_hash
 from ..kernel.graph import Graph, split_item
 from ..kernel.heal import Past, heal
 from ..kernel.model import EndedExecution, ExecutionRow, NewRun, Readiness, RunRow, Start
+from ..kernel.settle import Outcome
 from ..stores.graphs import parts
 
 
@@ -19,12 +20,13 @@ class _Kept:
     def __init__(self, rows: Mapping[str, EndedExecution]) -> None:
         self._rows = rows
 
-    def settled(self, nodes: Collection[str]) -> dict[str, tuple[str | None, str | None]]:
-        return {id: (self._rows[id].result, self._rows[id].ancestry_hash) for id in nodes if id in self._rows}
+    def settled(self, nodes: Collection[str]) -> dict[str, Record]:
+        rows = [self._rows[id] for id in nodes if id in self._rows]
+        return {row.node: (row.result, row.ancestry_hash, row.error) for row in rows}
 
     def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:
         nodes = [f"{spread}[{index}]" for index in range(number)]
-        return [(node, text, digest) for node, (text, digest) in self.settled(nodes).items()]
+        return [(node, text, digest) for node, (text, digest, _) in self.settled(nodes).items()]
 
 
 def fork_graph(
@@ -102,6 +104,7 @@ def _copies(
             created_at=run.created_at,
             finished_at=row.finished_at or run.created_at,
             result=row.result,
+            error=row.error if row.outcome == Outcome.BRANCHED_BY_EXCEPTION else None,
             ancestry_hash=ancestry_hash(run.id, id, 1, digests),
         )
 

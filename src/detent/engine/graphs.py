@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +41,7 @@ class NodeState:
     result: str | None
     error: Error | None
     ancestry_hash: str | None
+    handles: str | None = None  # the name of the node whose failure it is run for
 
 
 def graph_of(engine: Engine, row: RunRow) -> Graph:
@@ -85,7 +86,10 @@ def nodes_of(engine: Engine, row: RunRow) -> list[NodeState]:
     for id, node in graph.nodes.items():
         needs = tuple(graph.nodes[needed].name for needed in node.depends_on)
         job = node.job or (f"run {node.run}" if node.run else None)
-        found.append(_state(id, node.name, node.kind, job, needs, attempts.pop(id, [])))
+        state = _state(id, node.name, node.kind, job, needs, attempts.pop(id, []))
+        if node.branch is not None and graph.nodes[node.branch[0]].on_error:
+            state = replace(state, handles=graph.nodes[node.branch[0]].name)
+        found.append(state)
         for item_id in sorted(items.get(id, ()), key=lambda one: int(one[len(id) + 1 : -1])):
             found.append(_state(item_id, graph.shown(item_id), JOB, node.job, needs, attempts.pop(item_id)))
     found += [_state(id, id, JOB, None, (), gone) for id, gone in attempts.items()]
@@ -128,7 +132,8 @@ def drawn_of(engine: Engine, row: RunRow, *, fold: bool = True) -> list[Drawn]:
         items = [one.id for one in nodes if one.id.startswith(f"{node.id}[")] if node.id in spreads else []
         # Items stand between what the spread needs and the spread, which collects them.
         needs = tuple(items) if items else needs
-        seen.append(Seen(node.id, node.name, "item" if base in spreads else node.kind, node.state, needs))
+        kind = "item" if base in spreads else node.kind
+        seen.append(Seen(node.id, node.name, kind, node.state, needs, ids.get(node.handles or "")))
     return folded(seen, fold=fold)
 
 

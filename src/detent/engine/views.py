@@ -174,8 +174,9 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
             if item.error is not None:
                 facts["error"] = f"{item.error.type}: {item.error.message}"
             events.append(Happening(item.finished_at, item.state, facts))
+    graph = _graph(engine, row)
     for moment, event, detail in engine.store.history(row.id):
-        events.append(Happening(from_micros(moment), event, msgspec.json.decode(detail)))
+        events.append(Happening(from_micros(moment), event, _named(msgspec.json.decode(detail), graph)))
     if row.kind == DECIDER:
         events += [
             Happening(
@@ -188,6 +189,21 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
     if row.finished_at is not None:
         events.append(Happening(from_micros(row.finished_at), f"run {row.state}", None))
     return sorted(events, key=lambda event: event.at)
+
+
+_LISTS = ("removed", "undefined", "bypassed", "withdrawn", "begun")  # nodes, in what healing notes
+
+
+def _named(detail: Any, graph: Graph | None) -> Any:
+    """What was noted, with the names of nodes instead of their ids."""
+    if graph is None or not isinstance(detail, dict):
+        return detail
+    named: dict[str, Any] = {
+        name: [graph.shown(id) for id in detail[name]] for name in _LISTS if name in detail
+    }
+    if isinstance(detail.get("node"), str):
+        named["node"] = graph.shown(detail["node"])
+    return {**detail, **named}
 
 
 def _graph(engine: Engine, run: RunRow) -> Graph | None:

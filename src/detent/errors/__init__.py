@@ -33,6 +33,7 @@
         │   └── CannotReattempt    the node may not be tried again
         ├── NodeNotFound           the run has no node of that name
         ├── StepNotDefined         a node that the code no longer has
+        ├── AnonymousStepMoved     an anonymous step has another number than when the run did it
         ├── MissingJob             a frozen graph names a job that nobody includes
         ├── GraphTampered          a stored graph is not what was signed
         ├── ExpressionError  DeadEnd              what a graph computes has no value, or leads nowhere
@@ -74,6 +75,7 @@ from .deciders import (
     UnreadableEvent,
 )
 from .graphs import (
+    AnonymousStepMoved,
     CannotReattempt,
     DeadEnd,
     ExpressionError,
@@ -137,6 +139,7 @@ from .runs import (
 
 __all__ = [
     "AlreadyRunning",
+    "AnonymousStepMoved",
     "BlockingCall",
     "CannotDecode",
     "CannotReattempt",

@@ -50,6 +50,23 @@ class StepNotDefined(RunError):
 
 
 @facts
+class AnonymousStepMoved(RunError):
+    run_id: str
+    type: str
+    node: str
+    other: str
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} has done {self.node!r}, a step of {self.type} without a name. A step like "
+            f"that was added, removed or moved, so this number has another body now (see {self.other!r}). "
+            f"The run is paused: a body could run twice, or never. Name these steps in the code: "
+            f"`def {self.node}` for the body that the run has done under that name, other names for the "
+            f"rest. Then run.resume()"
+        )
+
+
+@facts
 class MissingJob(RunError):
     run_id: str
     job: str

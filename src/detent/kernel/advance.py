@@ -23,9 +23,18 @@ import msgspec
 
 from ..errors import DeadEnd, DetentError, ExpressionError, ReadinessOverflow
 from .ancestry import ancestry_hash
-from .expressions import resolve, shown
+from .expressions import error_key, resolve, shown
 from .graph import AWAIT_JOB, END, RESULT, RUN, SPREAD, VALUE, WHEN, Graph, Node
-from .model import Claimed, EndedExecution, ExecutionState, NewExecution, RunEnd, RunState, stored_error
+from .model import (
+    Claimed,
+    EndedExecution,
+    Error,
+    ExecutionState,
+    NewExecution,
+    RunEnd,
+    RunState,
+    stored_error,
+)
 from .settle import Outcome, waiting_state
 
 SECOND = 1_000_000
@@ -40,10 +49,13 @@ class Values(Protocol):
     def write(self, value: Any, what: str) -> str: ...
 
 
-class Inbox(Protocol):
-    """What was recorded of settled nodes: their result and their ancestry hash."""
+Record = tuple[str | None, str | None, str | None]
 
-    def settled(self, nodes: Collection[str]) -> Mapping[str, tuple[str | None, str | None]]: ...
+
+class Inbox(Protocol):
+    """What was recorded of settled nodes: result, ancestry hash, and the error of those that failed."""
+
+    def settled(self, nodes: Collection[str]) -> Mapping[str, Record]: ...
 
     def items(self, spread: str, number: int) -> Iterable[tuple[str, str | None, str | None]]: ...
 
@@ -107,6 +119,7 @@ class Advance:
         hashes: dict[str, str] | None = None,
         past: Mapping[str, tuple[int, bool]] | None = None,
         results: Mapping[str, str | None] | None = None,
+        errors: Mapping[str, str] | None = None,
     ) -> None:
         self.graph = graph
         self.facts = facts
@@ -122,12 +135,15 @@ class Advance:
         self._past = past or {}  # of a healed run: latest attempts, and whether the node is to be left alone
         # Of what settles now, and of what was read.
         self._results: dict[str, str | None] = dict(results or {})
+        self._errors: dict[str, str] = dict(errors or {})  # of nodes that failed, and have an error branch
         self._worth: dict[str, Any] = {}
         self._ready: list[str] = []
 
-    def settle(self, node: str, attempt: int, result: str | None) -> str:
-        """A node has completed or was skipped; return its ancestry hash."""
+    def settle(self, node: str, attempt: int, result: str | None, error: str | None = None) -> str:
+        """A node has settled, with an error if its error branch is taken; return its ancestry hash."""
         self._results[node] = result
+        if error is not None:
+            self._errors[node] = error
         digest = self._hash(node, attempt)
         self._follow(node)
         self._drain()
@@ -198,7 +214,7 @@ class Advance:
         count.settled += 1
         self.counted.add(node)
         if count.settled > required or count.required != required:
-            raise ReadinessOverflow(self.facts.id, node, count.settled, required)
+            raise ReadinessOverflow(self.facts.id, self.graph.shown(node), count.settled, required)
         if count.settled == required:
             self._ready.append(node)
 
@@ -220,7 +236,7 @@ class Advance:
             self._collect(id[:-2])
         elif self._past.get(id, (0, False))[1]:
             return  # healed: it has settled already, or is under way
-        elif not self._taken(self.graph.nodes[id]):
+        elif not self._taken(id, self.graph.nodes[id]):
             self._settled_here(id, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_CONDITION, None, None)
         else:
             try:
@@ -367,8 +383,29 @@ class Advance:
 
     # Values
 
-    def _taken(self, node: Node) -> bool:
-        return node.branch is None or self._output(node.branch[0]) is node.branch[1]
+    def _taken(self, id: str, node: Node) -> bool:
+        """Whether the run comes by here: its branch was chosen, and nothing before it has failed."""
+        if self.graph.handled and any(self._failed(one) for one in self.graph.unless(id)):
+            return False
+        if node.branch is None:
+            return True
+        chosen, side = node.branch
+        if self.graph.nodes[chosen].on_error:
+            return self._failed(chosen)
+        return self._output(chosen) is side
+
+    def _failed(self, id: str) -> bool:
+        """Whether a node has failed, and its error branch was taken."""
+        if id not in self._results:
+            self._fetch([id])
+        return id in self._errors
+
+    def error(self, id: str) -> dict[str, str] | None:
+        """The error of such a node, as data."""
+        if not self._failed(id):
+            return None
+        stored = msgspec.json.decode(self._errors[id], type=Error)
+        return {"type": stored.type, "message": stored.message}
 
     def _resolved(self, value: Any) -> Any:
         return resolve(value, _Outputs(self))
@@ -391,7 +428,7 @@ class Advance:
         """Read what the wave needs in one query: values of the inline sub-graph, and parents' hashes."""
         graph = self.graph
         nodes = [id for id in wave if id in graph.nodes]
-        inline = [id for id in nodes if graph.nodes[id].inline or graph.nodes[id].branch is not None]
+        inline = [id for id in nodes if graph.passes(id)]
         behind = [id for start in inline for id in graph.reach(start) if graph.nodes[id].inline]
         wanted = {ref for id in [*nodes, *behind] for ref in graph.references(id)}
         wanted.update(parent for id in [*inline, *behind] for parent in graph.needs[id])
@@ -399,8 +436,10 @@ class Advance:
 
     def _fetch(self, ids: Collection[str]) -> None:
         if ids:
-            for id, (text, digest) in self._inbox.settled(ids).items():
+            for id, (text, digest, error) in self._inbox.settled(ids).items():
                 self._results[id] = text
+                if error is not None:
+                    self._errors[id] = error
                 if digest is not None:
                     self.hashes[id] = digest
 
@@ -410,7 +449,8 @@ class _Outputs(dict[str, Any]):
         self._advance = advance
 
     def __missing__(self, id: str) -> Any:
-        return self._advance._output(id)
+        node, error, _ = id.partition(error_key(""))
+        return self._advance.error(node) if error else self._advance._output(id)
 
 
 def job_of(facts: RunFacts, id: str, node: Node) -> str:

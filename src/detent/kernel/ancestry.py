@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from .graph import SPREAD, Graph
-from .model import ExecutionRow, ExecutionState
+from .model import ExecutionRow
+from .settle import has_settled
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -70,8 +71,7 @@ def _ways(row: ExecutionRow, parents: list[ExecutionRow]) -> Iterator[list[Execu
 
 def _counts(row: ExecutionRow) -> bool:
     """Whether an execution is the settled one of its node."""
-    done = row.state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
-    return done and row.outcome != "reattempted" and row.kind in ("node", "inline")
+    return has_settled(row.state, row.outcome) and row.kind in ("node", "inline")
 
 
 def _parents(graph: Graph, node: str, latest: Mapping[str, ExecutionRow]) -> list[ExecutionRow]:

@@ -30,6 +30,7 @@ class Drawn(msgspec.Struct, frozen=True):
     members: tuple[str, ...] = ()
     states: Mapping[str, int] | None = None
     shape: str = "job"
+    handles: str | None = None  # the node whose error leads here
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class Seen(msgspec.Struct, frozen=True):
     kind: str
     state: str
     needs: tuple[str, ...]
+    handles: str | None = None
 
 
 def folded(nodes: Sequence[Seen], *, fold: bool = True) -> list[Drawn]:
@@ -48,9 +50,10 @@ def folded(nodes: Sequence[Seen], *, fold: bool = True) -> list[Drawn]:
     for node in nodes:
         for needed in node.needs:
             followers.setdefault(needed, []).append(node.id)
-    groups: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Seen]] = {}
+    groups: dict[tuple[str | None, ...], list[Seen]] = {}
     for node in nodes:
-        key = (node.kind, tuple(sorted(node.needs)), tuple(sorted(followers.get(node.id, ()))))
+        behind = sorted(followers.get(node.id, ()))
+        key = (node.kind, node.handles, *sorted(node.needs), None, *behind)
         groups.setdefault(key, []).append(node)
     stands_for: dict[str, str] = {}
     together: dict[str, list[Seen]] = {}
@@ -63,14 +66,17 @@ def folded(nodes: Sequence[Seen], *, fold: bool = True) -> list[Drawn]:
         if stands_for.get(node.id, node.id) != node.id:
             continue
         needs = tuple(dict.fromkeys(stands_for.get(needed, needed) for needed in node.needs))
+        handles = None if node.handles is None else stands_for.get(node.handles, node.handles)
         alike = together.get(node.id)
         if alike is None:
-            drawn.append(Drawn(node.id, node.name, node.state, needs, shape=node.kind))
+            drawn.append(Drawn(node.id, node.name, node.state, needs, shape=node.kind, handles=handles))
         else:
             states = Counter(member.state for member in alike)
             label = f"{_common([member.name for member in alike])} × {len(alike)}"
             ids = tuple(member.id for member in alike)
-            drawn.append(Drawn(node.id, label, _overall(states), needs, ids, dict(states), node.kind))
+            drawn.append(
+                Drawn(node.id, label, _overall(states), needs, ids, dict(states), node.kind, handles)
+            )
     return drawn
 
 
@@ -131,7 +137,10 @@ def to_mermaid(drawn: Iterable[Drawn]) -> str:
         label = _label(node).replace('"', "#quot;").replace("\n", "<br/>")
         lines.append(f'    {short[node.id]}{opening}"{label}"{closing}:::{node.state}')
     for node in nodes:
-        lines += [f"    {short[needed]} --> {short[node.id]}" for needed in node.needs if needed in short]
+        for needed in node.needs:
+            arrow = "-. error .->" if needed == node.handles else "-->"
+            if needed in short:
+                lines.append(f"    {short[needed]} {arrow} {short[node.id]}")
     used = sorted({node.state for node in nodes})
     lines += [f"    classDef {state} fill:{_COLOURS[state]},color:#fff,stroke:none" for state in used]
     return "\n".join(lines) + "\n"
@@ -150,7 +159,10 @@ def to_dot(drawn: Iterable[Drawn], name: str) -> str:
             f'    {quoted(node.id)} [label={quoted(_label(node))}, shape={shape}, color="{colour}"];'
         )
     for node in nodes:
-        lines += [f"    {quoted(needed)} -> {quoted(node.id)};" for needed in node.needs if needed in known]
+        for needed in node.needs:
+            style = ' [style=dashed, label="error"]' if needed == node.handles else ""
+            if needed in known:
+                lines.append(f"    {quoted(needed)} -> {quoted(node.id)}{style};")
     return "\n".join([*lines, "}"]) + "\n"
 
 

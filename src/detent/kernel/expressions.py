@@ -29,14 +29,15 @@ class Expression:
     and `~`; `.contains(x)` and `.length()` stand for `in` and `len()`.
     """
 
-    __slots__ = ("_data",)
+    __slots__ = ("_data", "_names")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, data: list[Any]) -> None:
+    def __init__(self, data: list[Any], names: Mapping[str, str] | None = None) -> None:
         self._data = data
+        self._names = names or {}  # what the nodes in it are called: data holds their ids
 
     def __repr__(self) -> str:
-        return f"<recorded {shown(self._data)}>"
+        return f"<recorded {shown(self._data, self._names)}>"
 
     def __getitem__(self, key: Any) -> Expression:
         return self._with("get", key)
@@ -78,7 +79,7 @@ class Expression:
         return self._after("mod", other)
 
     def __neg__(self) -> Expression:
-        return Expression(["neg", self._data])
+        return Expression(["neg", self._data], self._names)
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
         return self._with("eq", other)
@@ -111,7 +112,7 @@ class Expression:
         return self._after("or", other)
 
     def __invert__(self) -> Expression:
-        return Expression(["not", self._data])
+        return Expression(["not", self._data], self._names)
 
     def contains(self, item: Any) -> Expression:
         """Whether `item` is in it."""
@@ -119,7 +120,7 @@ class Expression:
 
     def length(self) -> Expression:
         """How many items or characters it has."""
-        return Expression(["len", self._data])
+        return Expression(["len", self._data], self._names)
 
     def __bool__(self) -> bool:  # noqa: PLE0304 - it raises
         self._refuse("has no truth value yet", "g.when(...), and combine conditions with & | ~")
@@ -141,14 +142,21 @@ class Expression:
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise DefinitionError(
-            f"{shown(self._data)} {what}: it is known when the run comes there; write {instead}"
+            f"{shown(self._data, self._names)} {what}: it is known when the run comes there; write {instead}"
         )
 
     def _with(self, name: str, other: Any) -> Expression:
-        return Expression([name, self._data, _operand(other)])
+        return Expression([name, self._data, _operand(other)], self._names_with(other))
 
     def _after(self, name: str, other: Any) -> Expression:
-        return Expression([name, _operand(other), self._data])
+        return Expression([name, _operand(other), self._data], self._names_with(other))
+
+    def _names_with(self, other: Any) -> Mapping[str, str]:
+        names = dict(self._names)
+        for item in other if isinstance(other, list | tuple) else [other]:
+            if isinstance(item, Expression):
+                names |= item._names
+        return names
 
 
 def data_of(expression: Expression) -> list[Any]:
@@ -156,9 +164,19 @@ def data_of(expression: Expression) -> list[Any]:
     return expression._data
 
 
-def output_of(node: str) -> Expression:
+def output_of(node: str, name: str | None = None) -> Expression:
     """The output of a node, to be known later."""
-    return Expression(["output", node])
+    return Expression(["output", node], {node: node if name is None else name})
+
+
+def error_of(node: str, name: str) -> Expression:
+    """The error of a node with an error branch: its type and message, or None if it did not fail."""
+    return Expression(["error", node], {node: name})
+
+
+def error_key(node: str) -> str:
+    """Under which key `evaluate` looks for the error of a node; no id has this sign."""
+    return f"{node}#error"
 
 
 def _operand(value: Any) -> Any:
@@ -189,9 +207,18 @@ def recorded(value: Any) -> Any:
 
 
 def outputs_in(value: Any) -> Iterator[str]:
-    """The nodes whose outputs a stored value names.  Raises where it is not one of ours."""
+    """The nodes whose outputs or errors a stored value names.  Raises where it is not one of ours."""
     for data in _expressions(value, 0):
-        yield from _outputs(data, 0)
+        for _, node in _references(data, 0):
+            yield node
+
+
+def errors_in(value: Any) -> Iterator[str]:
+    """The nodes whose errors a stored value names."""
+    for data in _expressions(value, 0):
+        for what, node in _references(data, 0):
+            if what == "error":
+                yield node
 
 
 def resolve(value: Any, outputs: Mapping[str, Any]) -> Any:
@@ -214,6 +241,8 @@ def evaluate(data: Any, outputs: Mapping[str, Any]) -> Any:
     name = data[0]
     if name == "output":
         return outputs[data[1]]
+    if name == "error":
+        return outputs[error_key(data[1])]
     if name == "list":
         return [evaluate(item, outputs) for item in data[1:]]
     if name in ("and", "or"):  # like Python's: the second is not looked at without need
@@ -289,7 +318,7 @@ def _expressions(value: Any, depth: int) -> Iterator[Any]:
             yield from _expressions(item, depth + 1)
 
 
-def _outputs(data: Any, depth: int) -> Iterator[str]:
+def _references(data: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > DEEPEST:
         raise ExpressionError("an expression", "it is nested too deeply")
     if not isinstance(data, list):
@@ -297,27 +326,27 @@ def _outputs(data: Any, depth: int) -> Iterator[str]:
             raise ExpressionError(str(data)[:80], "it is no expression")
         return
     name = data[0] if data else None
-    if name == "output":
+    if name in ("output", "error"):
         if len(data) != 2 or not isinstance(data[1], str):
-            raise ExpressionError(str(data)[:80], "an output names one node")
-        yield data[1]
+            raise ExpressionError(str(data)[:80], f"an {name} names one node")
+        yield name, data[1]
         return
     sides = 1 if name in _UNARY else 2
     known = isinstance(name, str) and (name in OPERATORS or name in ("and", "or"))
     if name != "list" and (not known or len(data) != sides + 1):
         raise ExpressionError(str(data)[:80], "there is no such operator")
     for item in data[1:]:
-        yield from _outputs(item, depth + 1)
+        yield from _references(item, depth + 1)
 
 
-def shown(data: Any) -> str:
-    """An expression as people write it."""
+def shown(data: Any, names: Mapping[str, str] | None = None) -> str:
+    """An expression as people write it, with the names of nodes where they are known."""
     if not isinstance(data, list):
         return repr(data)
     name, *sides = data
-    if name == "output":
-        return f"{sides[0]}.output"
-    parts = [shown(side) for side in sides]
+    if name in ("output", "error"):
+        return f"{(names or {}).get(sides[0], sides[0])}.{name}"
+    parts = [shown(side, names) for side in sides]
     if name == "get":
         return f"{parts[0]}[{parts[1]}]"
     if name == "list":

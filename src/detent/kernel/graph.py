@@ -33,7 +33,8 @@ from typing import Any
 import msgspec
 
 from ..errors import ExpressionError, GraphInvalid, GraphTampered
-from .expressions import outputs_in
+from .expressions import errors_in, outputs_in
+from .retries import StoredRetry
 
 VERSION = 1
 JOB, RUN, VALUE, WHEN, SPREAD, RESULT = "job", "run", "value", "when", "spread", "result"
@@ -58,7 +59,7 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     args: dict[str, Any] | str | None = None  # a text where payloads are transformed (encrypted)
     depends_on: tuple[str, ...] = ()
     value: Any = None  # of inline nodes: what they compute
-    branch: tuple[str, bool] | None = None  # the condition and the side that this node belongs to
+    branch: tuple[str, bool] | None = None  # the condition, or the failed node, and the side of this node
     otherwise: bool = False  # of a condition: somebody has thought of its other side
     arg: str | None = None  # of a spread: the parameter that receives the item
     run: str | None = None
@@ -66,6 +67,10 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     queue: str | None = None
     priority: int | None = None
     on_exception: str | None = None
+    retry: StoredRetry | None = None
+    timeout: float | None = None  # seconds
+    on_error: bool = False  # when it fails for good, the run goes on with the nodes of branch (this, false)
+    body: str | None = None  # of an anonymous step of a class: a fingerprint of its code
 
     @property
     def inline(self) -> bool:
@@ -90,8 +95,11 @@ class Graph:
         "_names",
         "_places",
         "_refs",
+        "_unless",
+        "anonymous",
         "document",
         "followers",
+        "handled",
         "needs",
         "nodes",
         "roots",
@@ -111,6 +119,9 @@ class Graph:
         self.followers: Mapping[str, tuple[str, ...]] = {id: tuple(them) for id, them in followers.items()}
         self.roots = tuple(id for id, needs in self.needs.items() if not needs)
         self.sinks = tuple(id for id, them in self.followers.items() if not them)
+        self.anonymous = any(node.body is not None for node in self.nodes.values())
+        self.handled = any(node.on_error for node in self.nodes.values())
+        self._unless: dict[str, frozenset[str]] | None = None
         self._names: dict[str, str] | None = None
         self._closures: dict[str, tuple[str, ...]] = {}
         self._refs: dict[str, tuple[str, ...]] = {}
@@ -139,10 +150,10 @@ class Graph:
 
     def shown(self, id: str) -> str:
         """The name that people know a node by."""
-        base, index = split_item(id)
-        if index is not None and base in self.nodes:
-            return f"{self.nodes[base].name}[{index}]"
-        return self.nodes[id].name if id in self.nodes else id
+        if id in self.nodes:
+            return self.nodes[id].name
+        base, bracket, index = id.rpartition("[")
+        return f"{self.nodes[base].name}[{index}" if bracket and base in self.nodes else id
 
     def spread_of(self, id: str) -> str | None:
         """The spread whose item this is."""
@@ -167,13 +178,40 @@ class Graph:
                 followers = self.followers.get(todo.pop(), ())
                 fresh = [follower for follower in followers if follower not in seen]
                 seen.update(dict.fromkeys(fresh))
-                todo += [follower for follower in fresh if self._passes(follower)]
+                todo += [follower for follower in fresh if self.passes(follower)]
             found = self._closures[id] = tuple(seen)
         return found
 
-    def _passes(self, id: str) -> bool:
+    def passes(self, id: str) -> bool:
         """Whether a node may settle without anybody executing it."""
-        return self.nodes[id].inline or self.nodes[id].branch is not None
+        node = self.nodes[id]
+        return node.inline or node.branch is not None or bool(self.unless(id))
+
+    def unless(self, id: str) -> frozenset[str]:
+        """The nodes with an error branch on whose success a node depends: it is skipped if one of them fails.
+
+        That is all that comes after such a node, except its error branch and what comes after that.
+        """
+        if not self.handled:
+            return frozenset()
+        if self._unless is None:
+            self._unless = self._after_success()
+        return self._unless[id]
+
+    def _after_success(self) -> dict[str, frozenset[str]]:
+        unless: dict[str, frozenset[str]] = {}
+        past: dict[str, frozenset[str]] = {}  # whose error branch a node is in, or comes after
+        for id in TopologicalSorter(self.needs).static_order():
+            node = self.nodes[id]
+            needs = self.needs[id]
+            own = {node.branch[0]} if node.branch is not None else set()
+            joined = [past[needed] for needed in needs if past[needed]]
+            past[id] = frozenset().union(*joined, {one for one in own if self.nodes[one].on_error})
+            failing = {needed for needed in needs if self.nodes[needed].on_error}
+            wanted = frozenset().union(*(unless[needed] for needed in needs), failing) - past[id]
+            # Nodes in a row share one set.
+            unless[id] = next((unless[needed] for needed in needs if unless[needed] == wanted), wanted)
+        return unless
 
     def references(self, id: str) -> tuple[str, ...]:
         """The nodes whose outputs a node wants."""
@@ -182,7 +220,9 @@ class Graph:
             node = self.nodes[id]
             given = node.args if isinstance(node.args, dict) else None
             branch = [node.branch[0]] if node.branch is not None else []
-            found = tuple(dict.fromkeys([*outputs_in([given, node.value]), *branch]))
+            found = tuple(
+                dict.fromkeys([*outputs_in([given, node.value]), *branch, *sorted(self.unless(id))])
+            )
             # (Sealed arguments cannot be looked into: their outputs are among what the node depends on.)
             if isinstance(node.args, str):
                 found = tuple(dict.fromkeys([*found, *node.depends_on]))
@@ -305,6 +345,10 @@ def _problems(document: Document) -> Iterator[str]:
         if node.name in names:
             yield f"two nodes are called {node.name!r}: {names[node.name]} and {id}"
         names[node.name] = id
+    handlers = {node.branch[0] for node in document.nodes.values() if node.branch is not None}
+    for id, node in document.nodes.items():
+        if node.on_error and id not in handlers:
+            yield f"node {node.name!r} ({id}) has on_error, and no node belongs to its error branch"
     circle = find_cycle({id: node.depends_on for id, node in document.nodes.items()})
     if circle:
         yield "these nodes need each other: " + " -> ".join(document.nodes[id].name for id in circle)
@@ -330,23 +374,40 @@ def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[s
         yield f"{where} is a spread, and needs a job and an arg"
     for option in _option_problems(node):
         yield f"{where} {option}"
-    if node.branch is not None and (
-        node.branch[0] not in node.depends_on
-        or node.branch[0] not in nodes
-        or nodes[node.branch[0]].kind != WHEN
-    ):
+    if node.branch is not None and not _branches(node, nodes):
         yield f"{where} belongs to a branch of {node.branch[0]!r}, which is no condition that it depends on"
     try:
         given = node.args if isinstance(node.args, dict) else None
         strangers = [ref for ref in outputs_in([given, node.value]) if ref not in node.depends_on]
+        failures = [ref for ref in errors_in([given, node.value]) if ref in nodes and not nodes[ref].on_error]
     except ExpressionError as error:
         yield f"{where}: {error}"
         return
     if strangers:
-        yield f"{where} uses the output of {strangers[0]!r} without depending on it"
+        name = nodes[strangers[0]].name if strangers[0] in nodes else strangers[0]
+        yield f"{where} uses the output of {name!r} without depending on it"
+    for ref in failures[:1]:
+        yield f"{where} uses the error of {nodes[ref].name!r}, which has no error branch"
+
+
+def _branches(node: Node, nodes: Mapping[str, Node]) -> bool:
+    """Whether a node depends on the condition, or the node with an error branch, that it names."""
+    assert node.branch is not None
+    chosen, side = node.branch
+    if chosen not in node.depends_on or chosen not in nodes:
+        return False
+    return nodes[chosen].kind == WHEN or (nodes[chosen].on_error and not side)
 
 
 def _option_problems(node: Node) -> Iterator[str]:
+    if node.on_error and (node.kind != JOB or node.on_exception not in (None, "reattempt")):
+        yield "has on_error, which is for jobs, without on_exception or with 'reattempt'"
+    if (node.retry is not None or node.timeout is not None) and node.kind not in (JOB, SPREAD):
+        yield "has retry or timeout, which are for jobs and spreads"
+    if node.timeout is not None and not 0 < node.timeout < 1e10:
+        yield f"has timeout={node.timeout!r}; it is a number of seconds, more than 0"
+    if node.retry is not None and node.retry.problem is not None:
+        yield f"has a retry that is not possible: {node.retry.problem}"
     if node.on_exception is not None and node.on_exception not in NODE_ACTIONS:
         yield f"has on_exception={node.on_exception!r}; it is one of {', '.join(NODE_ACTIONS)}"
     if node.wait is not None and not 0 <= node.wait < 1e10:
@@ -407,9 +468,12 @@ def class_graph(name: str, nodes: Mapping[str, Node]) -> Graph:
 
 
 def structure_text(document: Document) -> str:
-    """Names and edges alone, in an order of their own: moving a method changes nothing."""
+    """Names and edges alone, in an order of their own: moving a method changes nothing.
+
+    The names of anonymous steps say nothing about them; their bodies do.
+    """
     nodes = {
-        id: Node(name=node.name, depends_on=tuple(sorted(node.depends_on)))
+        id: Node(name=node.name, depends_on=tuple(sorted(node.depends_on)), body=node.body)
         for id, node in sorted(document.nodes.items())
     }
     return json_text(Document(version=document.version, name=document.name, nodes=nodes))

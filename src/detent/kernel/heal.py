@@ -23,7 +23,7 @@ from msgspec import field
 from .advance import Count
 from .graph import END, RESULT, SPREAD, Graph
 from .model import SCHEDULED_STATES, ExecutionState
-from .settle import Outcome
+from .settle import Outcome, has_settled
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -37,8 +37,7 @@ class Past(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> bool:
-        settled = self.state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
-        return settled and self.outcome != Outcome.REATTEMPTED
+        return has_settled(self.state, self.outcome)
 
     @property
     def scheduled(self) -> bool:
@@ -60,7 +59,7 @@ class Past(msgspec.Struct, frozen=True):
     @property
     def stopped(self) -> bool:
         """Whether it is for a resume to begin it again."""
-        by_error = self.state == ExecutionState.FAILED
+        by_error = self.state == ExecutionState.FAILED and not self.done
         return by_error or self.outcome == Outcome.PAUSED_BY_FLOW_CONTROL
 
 

@@ -168,6 +168,8 @@ class Error(msgspec.Struct, omit_defaults=True):
     args: Any = None
     fields: Any = None
     rebuildable: bool = False
+    # Of a node that is reattempted: how often by its `retry`, and by each policy.
+    reattempts: dict[str, int] | None = None
 
 
 def stored_error(error: Exception) -> str:

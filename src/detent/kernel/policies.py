@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -162,14 +163,14 @@ class ExceptionPolicy:
 
     `on` takes classes, dotted names of classes (which need not be imported), and
     callables that are given the error; without it the policy is for every exception.
-    A reattempt comes after `wait`, or after waits that grow by `backoff`; when
-    `max_reattempts` are used up, `then` is done.
+    A reattempt comes after `wait` (a timedelta, or seconds), or after waits that grow by
+    `backoff`; when `max_reattempts` are used up, `then` is done.  None sets no limit.
     """
 
     action: str
     on: tuple[Matcher, ...] = ()
-    max_reattempts: int = MAX_REATTEMPTS
-    wait: timedelta | None = None
+    max_reattempts: int | None = MAX_REATTEMPTS
+    wait: timedelta | float | None = None
     backoff: Retry | None = None
     then: str = "pause"
 
@@ -183,28 +184,35 @@ class ExceptionPolicy:
         if self.then not in NODE_ACTIONS or self.then == "reattempt":
             raise DefinitionError(f"then={self.then!r}: it is one of pause, cancel, skip")
         for matcher in self.on:
-            by_class = isinstance(matcher, type) and issubclass(matcher, BaseException)
-            if not by_class and (
-                isinstance(matcher, type) or not (isinstance(matcher, str) or callable(matcher))
-            ):
-                raise DefinitionError(
-                    f"on={matcher!r}: a policy is for exception classes, dotted names of them, or callables"
-                )
-            if isinstance(matcher, str) and "." not in matcher:
-                raise DefinitionError(
-                    f"on={matcher!r}: a name has its module before it, as in 'httpx.HTTPError'; "
-                    f"or give the class itself"
-                )
-        if self.action != "reattempt" and (self.wait is not None or self.backoff is not None):
+            _check_matcher(matcher)
+        self._check_reattempts()
+        object.__setattr__(self, "wait", _checked_wait(self.wait))
+        backoff: object = self.backoff
+        if backoff is not None and not isinstance(backoff, Retry):
             raise DefinitionError(
-                f"action={self.action!r} does not wait: wait and backoff are for reattempts"
+                f"backoff={backoff!r}: write backoff=Retry(factor=2), which says how the waits grow"
             )
         if self.wait is not None and self.backoff is not None:
             raise DefinitionError("a policy waits the same each time (wait) or longer and longer (backoff)")
-        if self.wait is not None and self.wait < timedelta():
-            raise DefinitionError(f"wait={self.wait}: a wait cannot be negative")
-        if self.max_reattempts < 0:
-            raise DefinitionError(f"max_reattempts={self.max_reattempts}: it cannot be negative")
+
+    def _check_reattempts(self) -> None:
+        limit: object = self.max_reattempts
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise DefinitionError(
+                f"max_reattempts={limit!r}: it is a whole number, such as 5; None sets no limit"
+            )
+        if isinstance(limit, int) and limit < 0:
+            raise DefinitionError(f"max_reattempts={limit}: it cannot be negative")
+        if self.action == "reattempt":
+            return
+        if self.wait is not None or self.backoff is not None:
+            raise DefinitionError(
+                f"action={self.action!r} does not wait: wait and backoff are for reattempts"
+            )
+        if limit != MAX_REATTEMPTS or self.then != "pause":
+            raise DefinitionError(
+                f"action={self.action!r} does not reattempt: max_reattempts and then are for 'reattempt'"
+            )
 
     @property
     def blanket(self) -> bool:
@@ -214,22 +222,70 @@ class ExceptionPolicy:
         """Whether this policy is for that error."""
         return self.blanket or any(_matches(matcher, error) for matcher in self.on)
 
+    @property
+    def label(self) -> str:
+        """Which exceptions it is for, as a name for its budget of reattempts."""
+        return ", ".join(_matcher_name(matcher) for matcher in self.on) or "any exception"
+
     def decide(self, error: BaseException, failures: int) -> tuple[str, Retry | None]:
-        """What to do after so many reattempts by exception; with a reattempt, how its wait is computed."""
+        """What to do after so many reattempts by this policy; with a reattempt, how its wait is computed."""
         if self.action != "reattempt":
             return self.action, None
-        if failures >= self.max_reattempts or isinstance(error, PayloadError):
+        used_up = self.max_reattempts is not None and failures >= self.max_reattempts
+        if used_up or isinstance(error, PayloadError):
             return self.then, None
-        if self.wait is not None:
+        if isinstance(self.wait, timedelta):
             return "reattempt", Retry(attempts=failures + 2, first=self.wait, factor=1, longest=self.wait)
         backoff = self.backoff or Retry()
         return "reattempt", replace(backoff, attempts=failures + 2, on=(BaseException,), never_on=())
 
 
+def _check_matcher(matcher: object) -> None:
+    by_class = isinstance(matcher, type) and issubclass(matcher, BaseException)
+    if not by_class and (isinstance(matcher, type) or not (isinstance(matcher, str) or callable(matcher))):
+        raise DefinitionError(
+            f"on={matcher!r}: a policy is for exception classes, dotted names of them, or callables"
+        )
+    if isinstance(matcher, str) and "." not in matcher:
+        raise DefinitionError(
+            f"on={matcher!r}: a name has its module before it, as in 'httpx.HTTPError'; "
+            f"or give the class itself"
+        )
+
+
+def _checked_wait(wait: object) -> timedelta | None:
+    """A wait as a timedelta; a number is in seconds."""
+    if wait is None:
+        return None
+    if not isinstance(wait, timedelta):
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not math.isfinite(wait):
+            raise DefinitionError(f"wait={wait!r}: write timedelta(minutes=5), or a number of seconds")
+        try:
+            wait = timedelta(seconds=wait)
+        except OverflowError:
+            raise DefinitionError(f"wait={wait!r}: it is too long") from None
+    if wait < timedelta():
+        raise DefinitionError(f"wait={wait}: a wait cannot be negative")
+    return wait
+
+
+def _matcher_name(matcher: Matcher) -> str:
+    if isinstance(matcher, str):
+        return matcher
+    if isinstance(matcher, type):
+        return class_name(matcher)
+    return getattr(matcher, "__qualname__", type(matcher).__qualname__)
+
+
+def class_name(cls: type) -> str:
+    """The dotted name by which an exception class is matched and stored."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def _matches(matcher: Matcher, error: BaseException) -> bool:
     if isinstance(matcher, str):
         # By name, through its ancestry: the module need not be imported, or exist, before it is raised.
-        return any(f"{cls.__module__}.{cls.__qualname__}" == matcher for cls in type(error).__mro__)
+        return any(class_name(cls) == matcher for cls in type(error).__mro__)
     if isinstance(matcher, type):
         return isinstance(error, matcher)
     try:

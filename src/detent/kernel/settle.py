@@ -43,6 +43,7 @@ class Outcome(StrEnum):
     REATTEMPTED_BY_EXCEPTION = "reattempted_by_exception"
     SKIPPED_BY_EXCEPTION = "skipped_by_exception"
     PAUSED_BY_EXCEPTION = "paused_by_exception"
+    BRANCHED_BY_EXCEPTION = "branched_by_exception"  # it failed, and the run goes on with its error branch
     CANCELED_BY_EXCEPTION = "canceled_by_exception"
     CANCELED_BY_OPERATOR = "canceled_by_operator"
     CANCELED_BY_FLOW_CONTROL = "canceled_by_flow_control"
@@ -84,6 +85,7 @@ TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
     Outcome.REATTEMPTED_BY_EXCEPTION: (ExecutionState.FAILED, Then.AGAIN),
     Outcome.SKIPPED_BY_EXCEPTION: (ExecutionState.SKIPPED, Then.GOES_ON),
     Outcome.PAUSED_BY_EXCEPTION: (ExecutionState.FAILED, Then.PAUSES),
+    Outcome.BRANCHED_BY_EXCEPTION: (ExecutionState.FAILED, Then.GOES_ON),
     Outcome.CANCELED_BY_EXCEPTION: (ExecutionState.FAILED, Then.CANCELS),
     Outcome.CANCELED_BY_OPERATOR: (ExecutionState.CANCELED, Then.CANCELS),
     Outcome.CANCELED_BY_FLOW_CONTROL: (ExecutionState.CANCELED, Then.CANCELS),
@@ -103,6 +105,12 @@ TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
     Outcome.DISCARDED: (ExecutionState.FAILED, Then.STAYS),
     Outcome.CANCELED_BY_DECISION: (ExecutionState.CANCELED, Then.STAYS),
 }
+
+
+def has_settled(state: str, outcome: str | None) -> bool:
+    """Whether an execution in this state settles its node: what follows it may begin."""
+    done = state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
+    return (done and outcome != Outcome.REATTEMPTED) or outcome == Outcome.BRANCHED_BY_EXCEPTION
 
 
 # Outcomes that only say what becomes of the run.

@@ -14,6 +14,7 @@ from ..errors import UnknownQueue
 from ..functions import Definition, FunctionWorkflow
 from ..graphs import Graph, Template
 from ..kernel.advance import Advance, Course
+from ..kernel.advance import Record as Recorded
 from ..kernel.graph import VERSION, Document, freeze, json_text, read_export, signature_of, validated
 from ..kernel.graph import Graph as Compiled
 from ..kernel.model import ExecutionState, NewExecution, NewRun, Readiness, Start
@@ -173,7 +174,7 @@ def _nobody(run: NewRun) -> NewExecution:
 class _Empty:
     """The inbox of a run that has not begun."""
 
-    def settled(self, nodes: Collection[str]) -> Mapping[str, tuple[str | None, str | None]]:
+    def settled(self, nodes: Collection[str]) -> Mapping[str, Recorded]:
         return {}
 
     def items(self, spread: str, number: int) -> list[tuple[str, str | None, str | None]]:

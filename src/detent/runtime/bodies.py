@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from ..context import Abandoned, Canceled, Context, step_var
@@ -15,6 +14,7 @@ from ..functions import Step
 from ..kernel.model import RunState, Verdict
 from ..stores.base import Trouble, Tx
 from ..stores.batch import Applied
+from .carrying import Carried, acarry
 from .requests import Body, TransactionalBody
 from .services import Services
 from .transactions import AsyncTransaction, Transaction, in_transaction
@@ -31,7 +31,7 @@ def call(services: Services, body: Body) -> Any:
     if step.executor == "process":
         return services.processes.call(step, body.args, body.kwargs)
     if step.is_async:
-        return _on_loop(services, body).result()
+        return _on_loop(services, body)
     if step.timeout is not None:
         return _with_timeout(services, body)
     return _inside(body.context, lambda: step.function(*given(step, body.context, body.args), **body.kwargs))
@@ -95,14 +95,18 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
         step_var.reset(token)
 
 
-def _on_loop(services: Services, body: Body, tx: Any = None) -> Future[Any]:
-    """An async body for a sync caller: on the app's loop, in the caller's context."""
+def _on_loop(services: Services, body: Body, tx: Any = None) -> Any:
+    """Call an async body for a sync caller: on the app's loop, in the caller's context."""
     context = contextvars.copy_context()
 
     async def run() -> Any:
-        return await asyncio.get_running_loop().create_task(_awaited(body, body.args, tx), context=context)
+        task = acarry(_awaited(body, body.args, tx))
+        return await asyncio.get_running_loop().create_task(task, context=context)
 
-    return asyncio.run_coroutine_threadsafe(run(), services.loop.get())
+    try:
+        return asyncio.run_coroutine_threadsafe(run(), services.loop.get()).result()
+    except Carried as carried:
+        raise carried.error from None
 
 
 def _with_timeout(services: Services, body: Body) -> Any:
@@ -176,7 +180,7 @@ def _with_tx(services: Services, body: TransactionalBody, tx: Tx) -> Any:
     token = in_transaction.set(True)
     try:
         if step.is_async:
-            return _on_loop(services, body, AsyncTransaction(tx, services.threads)).result()
+            return _on_loop(services, body, AsyncTransaction(tx, services.threads))
         arguments = given(step, body.context, body.args, Transaction(tx))
         return _inside(body.context, lambda: step.function(*arguments, **body.kwargs))
     finally:

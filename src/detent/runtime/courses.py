@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import GraphTampered
+from ..errors import AnonymousStepMoved, GraphTampered
 from ..kernel.advance import Course
+from ..kernel.anonymous import places_moved
 from ..kernel.graph import Document, Graph, thaw
 from ..kernel.model import Claimed, RunRow
 from ..serialization import Codec
@@ -58,7 +59,7 @@ class Courses:
         """The course of a run that is to go on by that graph."""
         methods = row.kind == "class"
         if methods:
-            graph = self._with_options(graph, row.type)
+            graph = self._with_options(graph, row.type, row.id)
         return Course(graph=graph, values=self.values, claimed=claimed_of_row(row), methods=methods)
 
     def known(self, claimed: Claimed) -> Graph | None:
@@ -79,7 +80,7 @@ class Courses:
             raise GraphTampered(what, claimed.signature or "", "missing")
         graph = thaw(text, claimed.signature or "", what)
         if claimed.run_kind == "class":
-            graph = self._with_options(graph, claimed.type)
+            graph = self._with_options(graph, claimed.type, claimed.run_id)
         self.keep(claimed.run_id, graph)
         return graph
 
@@ -90,11 +91,15 @@ class Courses:
             while len(self._kept) > 1 and sum(len(each.nodes) for each in self._kept.values()) > MOST_NODES:
                 self._kept.popitem(last=False)
 
-    def _with_options(self, graph: Graph, type: str) -> Graph:
+    def _with_options(self, graph: Graph, type: str, run_id: str) -> Graph:
         """A frozen structure says nothing of waits and queues: those are the code's."""
-        nodes = self._registry.plan(type).graph.nodes
+        current = self._registry.plan(type).graph
+        nodes = current.nodes
+        places = places_moved(graph, current)
+        if places:
+            raise AnonymousStepMoved(run_id, type, *next(iter(places.items())))
         merged = {
-            id: replace(nodes[id], depends_on=node.depends_on) if id in nodes else node
+            id: replace(nodes[id], depends_on=node.depends_on, body=node.body) if id in nodes else node
             for id, node in graph.nodes.items()
         }
         document = Document(version=graph.document.version, name=graph.document.name, nodes=merged)

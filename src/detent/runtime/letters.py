@@ -20,6 +20,7 @@ from ..kernel.decide import Decide, Decided, Given, InputRow
 from ..kernel.model import Claimed, Park, Settled, Verdict
 from ..kernel.policies import Retry
 from ..kernel.settle import EFFECT, INBOX, TIMER, Ending, Outcome
+from .carrying import Carried, carry, performed
 from .failures import encode_error
 from .frame import jittered
 from .mains import key_of
@@ -79,7 +80,8 @@ class Letter(Work):
             if self.interrupt != "canceled":
                 raise Abandoned from None
             yield from self._settled(self._end(Outcome.CANCELED_BY_OPERATOR))
-        except Exception as error:
+        except Exception as raised:
+            error = raised.error if isinstance(raised, Carried) else raised
             yield from self._settled(self._failure(error))
             self._report(error)
 
@@ -87,7 +89,7 @@ class Letter(Work):
         """From here to its settling."""
         raise NotImplementedError
 
-    def _failure(self, error: Exception) -> Ending:
+    def _failure(self, error: BaseException) -> Ending:
         """Once more, later; or given up, until somebody replays it."""
         stored, failures = encode_error(error), self.claimed.failures + 1
         wait = self._wait(failures, error)
@@ -96,11 +98,11 @@ class Letter(Work):
         pause = jittered(span_micros(wait), self.retry.jitter)
         return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
 
-    def _wait(self, failures: int, error: Exception) -> timedelta | None:
+    def _wait(self, failures: int, error: BaseException) -> timedelta | None:
         """How long until the next attempt; None where trying again is of no use."""
         return None if isinstance(error, PermanentError) else self.retry.wait_after(failures, error)
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         """To the log and the app's own hook, after it is durable."""
         what = f"{self.claimed.kind} {self.claimed.node}"
         log.warning("%s: %s failed", self.claimed.run_id, what, exc_info=error)
@@ -114,7 +116,10 @@ class Letter(Work):
 
     def _decided(self, given: list[Given], *, drain: bool = False) -> Routine[Decided]:
         """Give inputs to the instance that they are for, and settle with that."""
-        instance = self.mind.plan.instance(given[0].input) if not drain else instance_of(self.claimed.run_id)
+        if drain:
+            instance = instance_of(self.claimed.run_id)
+        else:
+            instance = carry(self.mind.plan.instance, given[0].input)
         answer: Decided = yield Commit(
             Decide(
                 mind=self.mind,
@@ -149,8 +154,9 @@ class EffectLetter(Letter):
         self.context = context.of(mind.name, instance_of(claimed.run_id))
 
     def _perform(self) -> Routine[None]:
-        effect = self.mind.effect_of(self._kind, self.claimed.input or "null")
-        answer = yield Body(self.mind.handler, self.context, (effect, self.context), {})
+        effect = carry(self.mind.effect_of, self._kind, self.claimed.input or "null")
+        body = Body(self.mind.handler, self.context, (effect, self.context), {})
+        answer = yield from performed(body)
         if answer is None:
             yield from self._settled(self._end(Outcome.SUCCESS))
             return
@@ -184,7 +190,7 @@ class InboxLetter(Letter):
     def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind) -> None:
         super().__init__(services, claimed, mind, INBOX)
 
-    def _wait(self, failures: int, error: Exception) -> timedelta | None:
+    def _wait(self, failures: int, error: BaseException) -> timedelta | None:
         # What we cannot read the next worker may know, in a rolling deploy: it is tried like all else.
         return self.retry.wait_after(failures, Exception())
 

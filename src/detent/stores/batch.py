@@ -39,7 +39,7 @@ from ..kernel.model import (
     Verdict,
     topic_of,
 )
-from ..kernel.settle import LETTERS, NODE, Outcome, under, waiting_state
+from ..kernel.settle import LETTERS, NODE, Outcome, has_settled, under, waiting_state
 from .base import Offer, Tx, batch, news
 from .changes import Changes, end_run, write_changes
 from .courses import Going
@@ -429,8 +429,7 @@ def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[Sett
         if end is not None and (plan.run is None or end.error is not None):
             plan = replace(plan, run=end)  # (a pause that was asked for comes before the end)
         return plan, digest
-    settled = plan.state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)
-    if settled and plan.outcome != Outcome.REATTEMPTED:
+    if has_settled(plan.state, plan.outcome):
         return plan, going.hash(op)
     return plan, None
 

@@ -18,6 +18,7 @@ from ..kernel.advance import Advance, Count
 from ..kernel.graph import END, Graph
 from ..kernel.heal import Past
 from ..kernel.model import RunEnd, Settle
+from ..kernel.settle import Outcome
 from .base import Tx, batch
 from .changes import Changes
 from .healing import Recorded, heal_run, past
@@ -72,7 +73,7 @@ class Going:
             return self._recounted(op, held=held)
         advance = self._advance(op, held=held)
         before = advance.end
-        digest = advance.settle(op.key.node, op.key.attempt, op.plan.result)
+        digest = advance.settle(op.key.node, op.key.attempt, op.plan.result, _branching_error(op))
         return digest, advance.end if advance.end is not before else None
 
     def hash(self, op: Settle) -> str:
@@ -118,8 +119,14 @@ class Going:
             before=self._outdated[run],
             hashes=self._hashes[run],
             results={op.key.node: op.plan.result},
+            errors={op.key.node: error} if (error := _branching_error(op)) is not None else {},
         )
         return digest, advance.end
+
+
+def _branching_error(op: Settle) -> str | None:
+    """The error with which a node fails into its error branch."""
+    return op.plan.error if op.plan.outcome == Outcome.BRANCHED_BY_EXCEPTION else None
 
 
 def _counted(graph: Graph, node: str) -> Iterable[str]:

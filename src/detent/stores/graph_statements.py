@@ -21,6 +21,7 @@ class GraphStatements(msgspec.Struct, frozen=True):
     hashes: str
     outputs: str
     past: str
+    last_reattempt: str
     finish_rest: str
     withdraw: str
     insert_graphs: str
@@ -62,11 +63,17 @@ SELECT e.run_id, e.node, e.attempt, e.ancestry_hash
   {d.join("detent_executions", "e")}
     ON e.run_id = x.run_id AND e.node = x.node AND e.ancestry_hash IS NOT NULL""",
         outputs=f"""
-SELECT e.node, e.attempt, e.result, e.ancestry_hash
+SELECT e.node, e.attempt, e.result, e.ancestry_hash,
+       CASE WHEN e.outcome = 'branched_by_exception' THEN e.error END
   FROM {d.rows("run_id", "node")}
   {d.join("detent_executions", "e")}
     ON e.run_id = x.run_id AND e.node = x.node AND e.ancestry_hash IS NOT NULL""",
         past="SELECT node, attempt, state, outcome, kind FROM detent_executions WHERE run_id = :id",
+        # Served by the primary key.
+        last_reattempt="""
+SELECT error FROM detent_executions
+ WHERE run_id = :id AND node = :node AND outcome = 'reattempted_by_exception'
+ ORDER BY attempt DESC LIMIT 1""",
         finish_rest=f"""
 UPDATE detent_executions {d.by("PRIMARY")}
    SET state = 'canceled', outcome = 'canceled_by_finish', finished_at = :now

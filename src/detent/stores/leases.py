@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ..errors import TooManyRecoveries
+from ..errors import DetentError, TooManyRecoveries
+from ..kernel.graph import thaw
 from ..kernel.model import (
     Claimed,
     ExecutionState,
@@ -228,7 +229,8 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
         # Who dies beside one that has died more often is not blamed for it.
         blamed = counted and suspicion[_key(orphan)] == worst
         got_somewhere = (orphan.run_id, orphan.attempt) in progressed
-        _return(orphan, got_somewhere, blamed, max_recoveries, turn, changes)
+        name = _shown(tx, orphan) if orphan.recoveries >= max_recoveries else orphan.node
+        _return(orphan, name, got_somewhere, blamed, max_recoveries, turn, changes)
     tx.run(tx.sql.end_executions, rows=batch(changes.ended_executions))
     if changes.executions:
         tx.run(tx.sql.insert_executions, rows=batch(sorted(changes.executions, key=execution_order)))
@@ -240,10 +242,27 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
     return changes.executions
 
 
+def _shown(tx: Tx, orphan: Claimed) -> str:
+    """The name of a node, which a stored graph knows."""
+    if orphan.kind != NODE or orphan.frozen_at is None:
+        return orphan.node
+    text = "".join(row[0] for row in tx.query(tx.sql.graphs.graph, id=orphan.run_id))
+    try:
+        return thaw(text, orphan.signature, "its graph").shown(orphan.node)
+    except DetentError:  # it says so when it is executed
+        return orphan.node
+
+
 def _return(
-    orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, turn: int, changes: Changes
+    orphan: Claimed,
+    name: str,
+    progressed: bool,
+    counted: bool,
+    max_recoveries: int,
+    turn: int,
+    changes: Changes,
 ) -> None:
-    cause = TooManyRecoveries(orphan.node, orphan.recoveries)
+    cause = TooManyRecoveries(name, orphan.recoveries)
     plan = recover(
         orphan,
         progressed=progressed,

@@ -48,7 +48,7 @@ def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> 
         return run
     attempt = latest.attempt if latest.scheduled else latest.attempt + 1
     found = Recorded(tx, run_id).settled(course.graph.parents(node)) if course.graph.knows(node) else {}
-    digest = ancestry_hash(run_id, node, attempt, [hash for _, hash in found.values() if hash is not None])
+    digest = ancestry_hash(run_id, node, attempt, [hash for _, hash, _ in found.values() if hash is not None])
     if latest.scheduled:
         _skip_scheduled(tx, run_id, latest, _shown(course, node), now, digest=digest)
     else:
@@ -68,7 +68,9 @@ def reattempt(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int
     if latest.active:
         raise CannotReattempt("reattempt", run_id, f"its latest attempt is {latest.public}", "", name)
     if latest.done:
-        raise CannotReattempt("reattempt", run_id, f"it is {latest.state}", hint, name)
+        branched = latest.outcome == Outcome.BRANCHED_BY_EXCEPTION
+        why = "it has failed, and its error branch was taken" if branched else f"it is {latest.state}"
+        raise CannotReattempt("reattempt", run_id, why, hint, name)
     if course is not None:
         for later in sorted(course.graph.descendants(node)):
             if later in seen and seen[later].done:

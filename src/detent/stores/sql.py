@@ -364,6 +364,12 @@ class SqlStore:
         with self._reading() as tx:
             return rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
 
+    def last_reattempt(self, run_id: str, node: str) -> str | None:
+        """The error after which a node was last reattempted."""
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.graphs.last_reattempt, id=run_id, node=node)
+            return rows[0][0] if rows else None
+
     def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
         """All that was recorded of these runs."""
         with self._reading() as tx:

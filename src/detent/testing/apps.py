@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from ..app import App, Run, Starter
+from ..blueprint import Blueprint
 from ..deciders import Decider, is_decider
 from ..engine import Engine, checked_options, checked_settings
 from ..engine.including import collect
@@ -53,7 +54,11 @@ class TestingApp(App):
 
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""
-        self.engine.registry.add(collect(one for one in definitions if not self._serves(one)))
+        served = collect(one for one in definitions if not self._serves(one))
+        fresh = [one for one in served if isinstance(one, Blueprint) and one not in self.engine.registry]
+        self.engine.registry.add(served)
+        if fresh and self.engine.is_open:
+            self.engine.save_graphs()
         if self.engine.worker is not None:
             self.engine.worker.projector.poke()
 

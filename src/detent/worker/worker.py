@@ -30,7 +30,7 @@ from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
 from ..runtime.letters import letter
 from ..runtime.mains import arun_main, key_of, run_main
-from ..runtime.nodes import node_work
+from ..runtime.node_kinds import node_work
 from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
 from ..stores.base import Trouble
