@@ -176,9 +176,13 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry run, step and attempt."""
-        facts = {"run": self.run.id, "step": self.key, "attempt": self.attempt}
-        return logging.LoggerAdapter(logging.getLogger("detent.run"), facts)
+        """A logger whose lines carry run, type, step and attempt."""
+        return logging.LoggerAdapter(logging.getLogger("detent.run"), self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Run, type, step and attempt, as the `extra` of a log record."""
+        return {"run": self.run.id, "type": self.run.type, "step": self.key, "attempt": self.attempt}
 
     def heartbeat(self) -> None:
         """Show that this step is at work; a canceled run ends it here."""

@@ -465,31 +465,6 @@ def test_a_steps_own_timeout_error_is_its_own(apps: Apps) -> None:
     assert str(error) == "of a socket"
 
 
-@pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_step_that_exits_pauses_its_run_and_the_worker_lives_on(apps: Apps, kind: str) -> None:
-    @step
-    def leaves() -> None:
-        raise SystemExit(3)
-
-    @workflow(id="flow")
-    def flow() -> None:
-        leaves()
-
-    @workflow(id="flow")
-    async def aflow() -> None:
-        raise SystemExit(3)
-
-    @workflow
-    async def fine() -> str:
-        return "fine"
-
-    chosen: Any = aflow if kind == "async def" else flow
-    app = apps(chosen, fine)
-    run = app.start(chosen)
-    assert isinstance(failure(run), RunPaused)
-    assert result(app.start(fine)) == "fine"
-
-
 def test_awaiting_something_that_was_cancelled_is_an_error_of_the_workflow(apps: Apps) -> None:
     @step
     async def own() -> None:

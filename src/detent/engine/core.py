@@ -473,7 +473,7 @@ class Engine:
             text = end.result or "null"
             return self.services.codec.decode(text, self.returns(row.type), f"the result of run {row.id}")
         if end.state == RunState.CANCELED:
-            raise RunCanceled(row.id)
+            raise RunCanceled(row.id) from (_run_error(row, end.error) if end.error is not None else None)
         if end.state == RunState.FAILED:
             raise _run_error(row, end.error)
         reason = "by an operator"
@@ -545,5 +545,7 @@ def _run_error(row: RunRow, text: str | None) -> Exception:
     """A run's own error; RunFailed where its class cannot be rebuilt."""
     error = raisable(row.type, text)
     if isinstance(error, StepFailed) and error.step == row.type:
-        return RunFailed(row.id, error.type, error.message)
+        failed = RunFailed(row.id, error.type, error.message)
+        failed.__cause__ = error.__cause__
+        return failed
     return error

@@ -127,6 +127,16 @@ class StepFailed(RunError):
 
 
 @facts
+class WorkerTraceback(RunError):
+    """The traceback of a stored error, as text: the `__cause__` of the exception that is raised again."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f'the traceback in the worker was\n"""\n{self.text.rstrip()}\n"""'
+
+
+@facts
 class StepTimeout(RunError, TimeoutError):
     step: str
     seconds: float

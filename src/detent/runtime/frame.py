@@ -7,6 +7,7 @@ How a routine's requests are performed is the driver's business (drivers.py).
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
@@ -64,6 +65,7 @@ class FrameCore:
         self.live = True
         self.suspending = False
         self.undoing = False
+        self.raised: Exception | None = None  # why the run ends, for the log and the error hook
         # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
         self.outgoing: Outgoing | None = None
         self.taken: frozenset[int] = frozenset()  # messages that a branch of this workflow is receiving
@@ -305,19 +307,28 @@ class FrameCore:
             self.note(
                 "retrying", {"step": context.key, "attempt": context.attempt, "error": error_line(error)}
             )
+            self._report(
+                error, context, f"failed; the next attempt is in {(wake_at - self.now()) / 1e6:.3g} s"
+            )
             yield from self.wait_until(wake_at)
             return False, None
         facts["finished_at"] = self.now()
         if step.on_exception == "skip":
             skipped = self.entry(context.key, kind, step.name, StepState.COMPLETED, result="null", **facts)
             yield from self.record(skipped)
+            self._report(error, context, "failed; it is skipped")
             return True, None
         failure = self.entry(context.key, kind, step.name, StepState.FAILED, **facts)
         yield from self.record(failure)
+        self._report(error, context, "failed")
         raised = raisable(step.name, stored)
         if type(raised) is type(error):
             _raise_by_policy(step, error, None)
         _raise_by_policy(step, raised, error)
+
+    def _report(self, error: Exception, context: Context, what: str) -> None:
+        what = f"(attempt {context.attempt}) {what}"
+        self.services.failed(error, context, what, level=logging.WARNING)
 
     def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
         """What a recorded step gives: its value, or its error."""

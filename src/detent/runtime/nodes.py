@@ -41,8 +41,6 @@ from .services import Services
 from .spawned import Work
 from .spawning import fitting_id
 
-log = logging.getLogger("detent.worker")
-
 _ACTIONS = {
     "skip": Outcome.SKIPPED_BY_EXCEPTION,
     "pause": Outcome.PAUSED_BY_EXCEPTION,
@@ -212,18 +210,8 @@ class NodeWork(Work):
         error = self._raised
         if error is None:
             return
-        log.warning(
-            "run %s: node %r (attempt %d) raised",
-            self.claimed.run_id,
-            self.context.name,
-            self.claimed.attempt,
-            exc_info=error,
-        )
-        if self.services.on_error is not None:
-            try:
-                self.services.on_error(error, self.context)
-            except Exception:
-                log.exception("the error hook itself failed")
+        what = f"(attempt {self.claimed.attempt}) raised"
+        self.services.failed(error, self.context, what, level=logging.WARNING)
 
     def _call(
         self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]

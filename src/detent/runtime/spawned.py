@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -145,6 +146,7 @@ class SpawnedStep(Work):
         super().__init__(services, claimed, step.name, steps)
         self.step = step
         self.is_async = step.is_async
+        self._raised: Exception | None = None
         if self.interrupt == "paused":
             self.interrupt = None  # it was claimed before: it ends, and is recorded
 
@@ -155,6 +157,7 @@ class SpawnedStep(Work):
                 answer: Settled = yield Commit(self._settle(ending))
                 if answer.verdict is Verdict.STALE:
                     raise Abandoned
+                self._report(ending)
         except Suspended:
             yield Commit(
                 Park(
@@ -194,7 +197,16 @@ class SpawnedStep(Work):
         text = self.services.codec.encode(value, f"the result of step {self.claimed.node!r}")
         return Ending(outcome=Outcome.SUCCESS, now=self._now(), result=text)
 
+    def _report(self, ending: Ending) -> None:
+        """The state is durable: now the exception goes to the log, and to the app's error hook."""
+        if self._raised is not None:
+            again = ending.outcome is Outcome.REATTEMPTED_BY_EXCEPTION
+            what = f"(attempt {self.claimed.attempt}) failed"
+            what += f"; the next attempt is in {ending.wait / 1e6:g} s" if again else ""
+            self.services.failed(self._raised, self.context, what, level=logging.WARNING)
+
     def _failure(self, error: Exception) -> Ending:
+        self._raised = error
         stored = encode_error(error)
         retry = self.step.retry
         wait = None if isinstance(error, PayloadError) else retry.wait_after(self.claimed.failures + 1, error)

@@ -29,7 +29,7 @@ from ..kernel.settle import LETTERS, Ending, Outcome, settle
 from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
 from ..runtime.letters import letter
-from ..runtime.mains import arun_main, key_of, run_main
+from ..runtime.mains import arun_main, context_of, key_of, run_main
 from ..runtime.nodes import node_work
 from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
@@ -263,7 +263,7 @@ class Worker:
         claimed = work.claimed
         if self._draining or isinstance(error, asyncio.CancelledError):
             return
-        log.error("run %s: executing %r broke", claimed.run_id, claimed.node, exc_info=error)
+        context = context_of(work) if isinstance(work, Frame) else work.context
         now = self._services.clock.now()
         plan = settle(
             claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
@@ -271,6 +271,7 @@ class Worker:
         self._services.committer.post(
             Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
         )
+        self._services.failed(error, context, "broke; the run is paused", level=logging.ERROR)
 
     def _done(self, work: Frame | Work) -> None:
         run, node = work.claimed.run_id, work.claimed.node
