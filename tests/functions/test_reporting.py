@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import traceback
@@ -186,10 +187,8 @@ def test_a_parent_that_fails_because_of_its_child_shows_the_childs_line(apps: Ap
 def test_a_step_that_swallows_its_cancellation_has_timed_out(apps: Apps) -> None:
     @step(timeout=0.05)
     async def stubborn() -> str:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            pass
         return "late"
 
     @workflow
@@ -234,10 +233,8 @@ def test_a_node_that_swallows_its_cancellation_has_timed_out(apps: Apps) -> None
     class Flow(detent.Workflow):
         @step(timeout=0.05)
         async def stubborn(self) -> str:
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(10)
-            except asyncio.CancelledError:
-                pass
             return "late"
 
     error = failure(apps(Flow).start(Flow))

@@ -39,7 +39,7 @@
         ├── LeaseLost              another worker owns the execution now
         ├── StepFailed             a step's error whose class cannot be rebuilt
         ├── StepTimeout  StepCrashed  ReceiveTimeout
-        ├── WorkerTraceback        the cause of a stored error: the traceback of the worker that it happened in
+        ├── WorkerTraceback        the cause of a stored error: its traceback in the worker
         ├── StepMismatch           a strict replay met other arguments
         ├── StepOutsideRun         a step was called where it cannot be recorded
         ├── BlockingCall           a blocking call would stop an event loop
