@@ -89,6 +89,7 @@ class Engine:
         self._services: Services | None = None
         self._guard = threading.RLock()
         self._asked = False  # open() was called, and so has said whether there shall be a worker
+        self._entered = 0  # how many `with` blocks are open: the outermost one closes
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
@@ -118,6 +119,18 @@ class Engine:
         with self._guard:
             if not self._asked:
                 self._open(worker=True, loop=loop)
+            self._entered += 1
+
+    def leave(self) -> None:
+        """Leave a `with` block; the outermost one closes the app.
+
+        A block that was closed inside, by `close()`, has nothing left to do.
+        """
+        with self._guard:
+            if self._entered > 0:
+                self._entered -= 1
+                if self._entered == 0:
+                    self.close()
 
     def ensure_open(self) -> None:
         """Open the database where nobody did yet; who enters a block later still gets a worker."""
@@ -163,6 +176,7 @@ class Engine:
             self.store.close()
             self._services = self.worker = None
             self._asked = False
+            self._entered = 0
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
@@ -461,6 +475,11 @@ class Engine:
         _ = self.services
         return remove_expired(self.store, before, limit=limit)
 
+    def sweep(self) -> None:
+        """Remove what is past its retention, where there is one; a worker does so by itself."""
+        if self._sweeper is not None:
+            self._sweeper.sweep()
+
     # Waiting for results
 
     def row(self, run_id: str) -> RunRow:
@@ -499,7 +518,7 @@ class Engine:
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
         # One that our worker does not hold may be over already: another was quicker.
         fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
-        waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
+        waiter = Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
         self.waiters.add(waiter)
         return waiter
 

@@ -89,9 +89,11 @@ class RunFailed(RunError):
 class ResultTimeout(RunError, TimeoutError):
     run_id: str
     state: str
+    unserved: str = ""  # why no live worker executes the run; empty where one may
 
     def __str__(self) -> str:
-        return f"run {self.run_id} has no result yet (it is {self.state}); it goes on, ask again later"
+        advice = f"{self.unserved}: start one that does" if self.unserved else "it goes on, ask again later"
+        return f"run {self.run_id} has no result yet (it is {self.state}); {advice}"
 
 
 @facts
