@@ -157,9 +157,9 @@ class Committer:
             task.cancel()
         return entry.outcome()
 
-    def post(self, operation: Operation) -> None:
-        """Commit some time soon; nobody waits for it."""
-        self._post(_Entry(operation, 0.0))
+    def post(self, operation: Operation, *, forever: bool = False) -> None:
+        """Commit soon, without a caller that waits.  `forever`: also when the database is lost meanwhile."""
+        self._post(_Entry(operation, None if forever else 0.0))
 
     def close(self) -> None:
         """Commit what is queued, then stop the thread."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from .errors import InvalidState, StepOutsideRun
+from .errors import InvalidState, NotInRun, StepOutsideRun
 from .kernel.model import MAIN
 
 T = TypeVar("T")
@@ -145,6 +145,10 @@ class StepBackend(Protocol):
     def load_progress(self, step: Context, loop: int) -> str | None: ...
 
     def interrupted(self) -> str | None: ...
+
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        """Show a value of the run to others, without waiting until it is durable."""
+        ...
 
 
 class Context:
@@ -292,6 +296,25 @@ frame_var: contextvars.ContextVar[Frame | None] = contextvars.ContextVar("detent
 step_var: contextvars.ContextVar[Context | None] = contextvars.ContextVar("detent_step", default=None)
 
 
+# Set where user code runs that has no run to record in, such as a projection; says what it is.
+unrecorded_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("detent_unrecorded", default=None)
+
+
+def publish_here(name: str, value: Any) -> None:
+    """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
+    step = step_var.get()
+    if step is not None:
+        step._backend.post_published(step, name, value)
+    elif (where := unrecorded_var.get()) is not None:
+        raise NotInRun("detent.publish()", f"it was called in {where}")
+    elif threading.current_thread() in _in_steps:
+        raise NotInRun(
+            "detent.publish()",
+            "it was called in a thread that a step started; carry the context along: "
+            "contextvars.copy_context().run(detent.publish, ...)",
+        )
+
+
 def current_frame(what: str) -> Frame | None:
     """The frame that records what is called here; None outside of runs and inside of steps."""
     frame = frame_var.get()
@@ -323,6 +346,7 @@ def current_step() -> Context | None:
 # and a step called in one without the run's context is refused.
 
 _strays: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_in_steps: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that steps start
 
 
 def watch_threads() -> None:
@@ -351,7 +375,11 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _remember(thread: Any) -> None:
-    if frame_var.get() is not None and step_var.get() is None and isinstance(thread, threading.Thread):
+    if not isinstance(thread, threading.Thread):
+        return
+    if step_var.get() is not None:
+        _in_steps.add(thread)
+    elif frame_var.get() is not None:
         _strays.add(thread)
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from ..clock import span_micros, to_micros
-from ..context import current_frame
+from ..context import current_frame, publish_here
 from ..durable import MISSING, needed_frame, span_of
 
 # The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is
@@ -67,10 +67,12 @@ def receive(
 
 
 async def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks: `run.published(name)`."""
+    """Show a value to anyone who asks; see `detent.publish`."""
     frame = current_frame("publish")
     if frame is not None:
         await frame.adrive(frame.publish(name, value))
+    else:
+        publish_here(name, value)
 
 
 def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:

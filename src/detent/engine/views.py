@@ -29,7 +29,9 @@ from ..runtime.failures import decode_error
 from .core import Engine
 from .graphs import graph_of
 
-UNSEEN = frozenset({"spawn", "spawned", "progress"})  # kinds of journal entries that are no steps
+UNSEEN = frozenset(
+    {"spawn", "spawned", "progress", "published"}
+)  # kinds of journal entries that are no steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,8 +203,11 @@ class BlockingCall(RunError):
 @facts
 class NotInRun(RunError):
     what: str
+    where: str = ""  # what is known of the place of the call
 
     def __str__(self) -> str:
+        if self.where:
+            return f"{self.what} cannot be recorded here: {self.where}"
         return (
             f"{self.what} works only in a running workflow (and not inside of a step); "
             f"begin one with app.start()"

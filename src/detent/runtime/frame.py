@@ -21,6 +21,7 @@ from ..kernel.journal import FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
 from .failures import encode_error, message_of, raisable
+from .publishing import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -401,6 +402,9 @@ class FrameCore:
             return
         answer = await self.services.committer.arun(self._progress(step, loop, text), forever=True)
         self.answered(answer)
+
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        post_published(self.services, self.claimed, name, value, seq=self.journal.next_seq())
 
     def _progress(self, step: Context, loop: int, text: str) -> Record:
         key = progress_key(step.key, loop)

@@ -19,6 +19,7 @@ from .drivers import adrive_main, drive
 from .failures import encode_error
 from .frame import jittered, progress_key
 from .mains import key_of
+from .publishing import post_published
 from .requests import Body, Commit, MainBody, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -118,6 +119,9 @@ class Work:
         if in_transaction.get():
             return
         self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
+
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        post_published(self.services, self.claimed, name, value)
 
     def _place(self, loop: int, text: str) -> Record:
         place = model.Step(

@@ -274,7 +274,8 @@ SELECT r.state, r.id, 0, 0, 0
 SELECT DISTINCT x.run_id, x.attempt
   FROM {d.rows("run_id", "attempt")}
   {d.join("detent_steps", "s")}
-    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')""",
+    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
+   AND s.kind <> 'published'""",
         # Handed back unexecuted, as if never claimed.
         release=d.update(
             "detent_executions",
@@ -333,8 +334,8 @@ SELECT {execution_row} FROM detent_executions e
         history="SELECT happened_at, event, detail FROM detent_history WHERE run_id = :id ORDER BY seq",
         published="""
 SELECT result FROM detent_steps
- WHERE run_id = :id AND kind = 'publish' AND name = :name
- ORDER BY seq DESC LIMIT 1""",
+ WHERE run_id = :id AND kind IN ('publish', 'published') AND name = :name
+ ORDER BY finished_at DESC, seq DESC LIMIT 1""",
     )
 
 
