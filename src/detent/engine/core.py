@@ -47,6 +47,7 @@ from ..kernel.model import (
     Start,
     Started,
     due_of,
+    first_deadline,
 )
 from ..runtime.courses import claimed_of_row
 from ..runtime.failures import decode_error, raisable
@@ -281,7 +282,10 @@ class Engine:
             for operation in operations:
                 if isinstance(operation, Send):
                     self.worker.tell(operation.run_id, None)
-                elif (due := due_of(operation)) is not None:
+                    continue
+                if isinstance(operation, Start) and (deadline := first_deadline(operation)) is not None:
+                    self.worker.expect_deadline(deadline)
+                if (due := due_of(operation)) is not None:
                     self.worker.expect(due)
 
     def _listen(self) -> None:

@@ -12,14 +12,15 @@ import random
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
-from ..clock import from_micros, span_micros
+from ..clock import span_micros
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
-from ..errors import DeadlineExceeded, PayloadError, StepMismatch
+from ..errors import PayloadError, StepMismatch
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import FINAL, Journal
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
+from .deadlines import deadline_exceeded, has_passed
 from .failures import encode_error, message_of, raisable
 from .publishing import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
@@ -137,7 +138,7 @@ class FrameCore:
             while self.interrupt is not None:
                 # Due at once: a resume that comes before we have left must not be missed.
                 yield Wait(self.now())
-            self._check_deadline()
+            self.check_deadline()
         if self.outgoing:
             yield from self.flush_outgoing()
         elif self.unwritten or self.carrying:
@@ -160,10 +161,10 @@ class FrameCore:
         """Make what was spawned durable (spawning.flush)."""
         raise NotImplementedError
 
-    def _check_deadline(self) -> None:
-        deadline = self.claimed.deadline
-        if deadline is not None and self.now() >= deadline:
-            raise DeadlineExceeded(self.run_id, from_micros(deadline).isoformat())
+    def check_deadline(self) -> None:
+        """Raise where the run is not done by its deadline."""
+        if has_passed(self.services, self.claimed):
+            raise deadline_exceeded(self.claimed)
 
     def now(self) -> int:
         return self.services.clock.now()

@@ -16,6 +16,7 @@ from ..kernel.journal import Scope
 from ..kernel.model import Claimed
 from . import spawning, waits
 from .branches import scope_var, see_branches
+from .deadlines import at_deadline, deadline_exceeded
 from .drivers import RECHECK, Idling, adrive, drive
 from .frame import FrameCore
 from .guard import StepGuard
@@ -45,6 +46,7 @@ class Frame(FrameCore):
         self._root = Scope()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idling = Idling(services, self.branches, self._leave)
+        self._expired = False  # the function was cancelled at the deadline
         self._flushing: frozenset[asyncio.Task[None]] = frozenset()
 
     def unknowable(self, what: str) -> None:
@@ -153,6 +155,7 @@ class Frame(FrameCore):
         see_branches(self._loop)
         if self.interrupt is not None:
             self._told_on_loop()
+        alarm = at_deadline(self.services, self.claimed, self._expire)
         try:
             return await request.definition.function(*request.args, **request.kwargs)
         except asyncio.CancelledError as error:
@@ -160,6 +163,8 @@ class Frame(FrameCore):
                 raise Suspended from None
             if self.interrupt == "canceled":
                 raise Canceled from None
+            if self._expired:
+                raise deadline_exceeded(self.claimed) from None
             if task.cancelling():
                 raise Abandoned from None  # the loop is going down
             raise RuntimeError(f"{request.definition.name} awaited something that was cancelled") from error
@@ -167,10 +172,18 @@ class Frame(FrameCore):
             self.suspending = True
             raise
         finally:
+            if alarm is not None:
+                alarm.cancel()
             self._idling.main = None
             while task.cancelling():
                 task.uncancel()
             await self._end_branches()
+
+    def _expire(self) -> None:
+        """On the loop: the deadline has passed while the function runs."""
+        if self._idling.main is not None and not self.suspending and not self.undoing:
+            self._expired = True
+            self._idling.main.cancel()
 
     async def _end_branches(self) -> None:
         """What the workflow has started ends with it; what executes while it is put down ends by itself."""

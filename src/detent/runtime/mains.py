@@ -88,6 +88,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
 
 def _body(frame: Frame) -> Routine[Any]:
     definition = frame.definition
+    frame.check_deadline()
     args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
     if definition.wants_context:
         args = (context_of(frame), *args)
@@ -98,6 +99,7 @@ def _body(frame: Frame) -> Routine[Any]:
     if frame.suspending or (frame.waits and not definition.is_async):
         # The code swallowed the signal with a bare `except:`; it leaves all the same.
         raise Suspended
+    frame.check_deadline()  # a function without steps has not looked at it before
     return value
 
 

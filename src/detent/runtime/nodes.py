@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from ..blueprint import Blueprint
-from ..clock import from_micros, span_micros
+from ..clock import span_micros
 from ..context import Abandoned, Canceled, FlowControl, Routine, Suspended, step_var
 from ..errors import DeadlineExceeded, RunCanceled, RunError, StepNotDefined, UnknownDefinition
 from ..functions import FunctionWorkflow, Step
@@ -33,6 +33,7 @@ from ..kernel.settle import Ending, Outcome
 from ..workflows import Workflow
 from .beginning import Startable, Terms, begin, decode_fields
 from .calls import decode_call
+from .deadlines import deadline_exceeded, has_passed
 from .failures import encode_error, raisable
 from .frame import jittered
 from .mains import key_of
@@ -69,7 +70,9 @@ class NodeWork(Work):
 
     def _routine(self) -> Routine[None]:
         try:
+            self.performing = True
             ending = yield from self._ending()
+            self.performing = False
             while ending is not None:
                 answer: Settled = yield Commit(self._settle(ending))
                 if answer.verdict is Verdict.STALE:
@@ -94,17 +97,26 @@ class NodeWork(Work):
                 raise Suspended
             try:
                 yield from self._prepare()
-                return (yield from self._perform())
+                ending = yield from self._perform()
+                if ending is not None and ending.outcome is Outcome.SUCCESS:
+                    self._check_deadline()
+                return ending
             except FlowControl as signal:
                 return self._flow(signal)
         except Canceled:
             return self._end(Outcome.CANCELED_BY_OPERATOR)
         except asyncio.CancelledError:
-            if self.interrupt != "canceled":
-                raise Abandoned from None
-            return self._end(Outcome.CANCELED_BY_OPERATOR)
+            if self.interrupt == "canceled":
+                return self._end(Outcome.CANCELED_BY_OPERATOR)
+            if self.expired:
+                return self._failure(deadline_exceeded(self.claimed))
+            raise Abandoned from None
         except Exception as error:
             return self._failure(error)
+
+    def _check_deadline(self) -> None:
+        if has_passed(self.services, self.claimed):
+            raise deadline_exceeded(self.claimed)
 
     def _perform(self) -> Routine[Ending | None]:
         """The body, and what surrounds it."""
@@ -122,9 +134,7 @@ class NodeWork(Work):
             ours = yield Read(self._reconcile)
             if not ours:
                 raise Abandoned
-        if self.claimed.deadline is not None and self._now() >= self.claimed.deadline:
-            moment = from_micros(self.claimed.deadline).isoformat()
-            raise DeadlineExceeded(self.claimed.run_id, moment)
+        self._check_deadline()
 
     def _reconcile(self) -> bool:
         assert self.course is not None

@@ -287,6 +287,8 @@ def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:
             found.now = number
         elif kind == "due":
             found.next_due = number or None
+        elif kind == "deadline":
+            found.next_deadline = number or None
         elif kind == "head":
             found.head = number
         elif kind == "ready":

@@ -105,7 +105,7 @@ class TestingApp(App):
         while True:
             self._settle_down(found)
             found.refresh()
-            due = self.engine.store.next_due() if found.row.state == RunState.READY else None
+            due = self._next_due() if found.row.state == RunState.READY else None
             if due is None:
                 self.engine.sweep()
                 return found
@@ -121,14 +121,19 @@ class TestingApp(App):
         """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
         goal = self.clock.now() + span_micros(span) + span_micros(timedelta(**parts))
         self.settle_down()
-        due = self.engine.store.next_due()
+        due = self._next_due()
         while due is not None and self.clock.now() < due <= goal:
             self._move(due)
             self.settle_down()
-            due = self.engine.store.next_due()
+            due = self._next_due()
         self._move(goal)
         self.settle_down()
         self.engine.sweep()
+
+    def _next_due(self) -> int | None:
+        """When something happens by itself: a timer is due, or a deadline passes."""
+        moments = (self.engine.store.next_due(), self.engine.store.next_deadline())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _move(self, moment: int) -> None:
         self.clock.move_to(moment)
