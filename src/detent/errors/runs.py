@@ -246,8 +246,8 @@ class TooManyRecoveries(RunError):
 
     def __str__(self) -> str:
         return (
-            f"{self.node!r} took its worker down {self.recoveries} times without getting anywhere; "
-            f"run.resume() gives it a fresh budget"
+            f"{self.node!r} took its worker down {self.recoveries + 1} times without recording anything in "
+            f"between, and is not tried again; run.resume() gives it a fresh budget"
         )
 
 

@@ -59,7 +59,14 @@ class FrameCore:
         self.claimed = claimed
         self.definition = definition
         self.run_id = claimed.run_id
-        self.journal = Journal(steps)
+        recorded = list(steps)
+        self.journal = Journal(recorded)
+        # How often in a row a worker died in what this run does next.  What this attempt has recorded is
+        # behind that place, so that from there on nothing is known to have died.
+        moved_on = claimed.recoveries > 0 and any(
+            step.written_by == claimed.attempt and step.kind != "published" for step in recorded
+        )
+        self.crashes = 0 if moved_on else claimed.recoveries
         self.info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
         self.interrupt: str | None = (
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
@@ -200,7 +207,7 @@ class FrameCore:
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
-        attempt = _attempts_made(found)
+        attempt = self._attempts_made(found)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
@@ -233,11 +240,25 @@ class FrameCore:
             )
             return value
 
+    def _attempts_made(self, entry: model.Step | None) -> int:
+        """How many attempts at a step have begun: some failed, others died with their worker."""
+        if entry is None:
+            return self.crashes
+        if entry.state == StepState.RETRYING:
+            # Taken over before the retry was due: it had not begun when the worker died.
+            died_waiting = (self.claimed.started_at or 0) < (entry.wake_at or 0)
+            return entry.attempt + (0 if died_waiting else self.crashes)
+        if not self.crashes:
+            return entry.attempt - 1  # only seen executing, and interrupted in good order: made again
+        # Seen executing when its worker died; each later attempt at `main` died before it was seen again.
+        return entry.attempt + max(0, self.claimed.attempt - entry.written_by - 1)
+
     def _body(self, body: Body, started: int) -> Routine[Any]:
         self.running[body.context.key] = (body.context, started)
         try:
             return (yield body)
         finally:
+            self.crashes = 0  # the run has come past the place where its worker died
             self.running.pop(body.context.key, None)
             if self.shown:
                 self.shown -= {body.context.key}
@@ -423,13 +444,6 @@ def _raise_by_policy(step: Step[Any, Any], error: Exception, cause: Exception | 
     if cause is None:
         raise error
     raise error from cause
-
-
-def _attempts_made(entry: model.Step | None) -> int:
-    """How many attempts at a step have failed; the one that was only seen executing is made again."""
-    if entry is None:
-        return 0
-    return entry.attempt if entry.state == StepState.RETRYING else entry.attempt - 1
 
 
 def progress_key(key: str, loop: int) -> str:

@@ -243,7 +243,7 @@ def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -
 def _return(
     orphan: Claimed, progressed: bool, counted: bool, max_recoveries: int, turn: int, changes: Changes
 ) -> None:
-    cause = TooManyRecoveries(orphan.node, orphan.recoveries)
+    cause = TooManyRecoveries(orphan.node, 0 if progressed else orphan.recoveries)
     plan = recover(
         orphan,
         progressed=progressed,
