@@ -158,6 +158,8 @@ class Context:
     It is never recorded as input, and passing it on is allowed.
     """
 
+    lost = 0  # how many of the attempts before this one died with their worker, where that is known
+
     def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
         self.run = run
         self.name = name

@@ -27,6 +27,8 @@ _LONGEST_TRACEBACK = 20_000
 
 def describe(error: BaseException) -> Error:
     """Return what is stored of an exception."""
+    if isinstance(error, StepFailed) and isinstance(error.__cause__, SystemExit):
+        error = error.__cause__  # so that it is stored, and comes back, as what it was
     cls = type(error)
     args = _plain_value(list(error.args))
     fields = _plain_value(dict(error.__dict__)) if error.__dict__ else {}

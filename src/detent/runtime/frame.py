@@ -207,10 +207,11 @@ class FrameCore:
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
-        attempt = self._attempts_made(found)
+        attempt, lost = self._attempts_made(found)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
+            context.lost = lost
             started = self.now()
             try:
                 if step.transactional:
@@ -240,18 +241,22 @@ class FrameCore:
             )
             return value
 
-    def _attempts_made(self, entry: model.Step | None) -> int:
-        """How many attempts at a step have begun: some failed, others died with their worker."""
+    def _attempts_made(self, entry: model.Step | None) -> tuple[int, int]:
+        """How many attempts at a step have begun, and how many of them died with their worker.
+
+        Only those that failed use up the step's `Retry`; the others are limited by `max_recoveries`.
+        """
         if entry is None:
-            return self.crashes
+            return self.crashes, self.crashes
+        made, lost, died = entry.attempt, int(entry.progress or 0), self.crashes
         if entry.state == StepState.RETRYING:
-            # Taken over before the retry was due: it had not begun when the worker died.
-            died_waiting = (self.claimed.started_at or 0) < (entry.wake_at or 0)
-            return entry.attempt + (0 if died_waiting else self.crashes)
-        if not self.crashes:
-            return entry.attempt - 1  # only seen executing, and interrupted in good order: made again
-        # Seen executing when its worker died; each later attempt at `main` died before it was seen again.
-        return entry.attempt + max(0, self.claimed.attempt - entry.written_by - 1)
+            if (self.claimed.started_at or 0) < (entry.wake_at or 0):
+                died = 0  # taken over before the retry was due: it had not begun when the worker died
+        else:
+            made -= 1  # only seen executing: made again, or died with its worker
+            if died:  # as did each later attempt at `main`, before it was seen again
+                died = 1 + max(0, self.claimed.attempt - entry.written_by - 1)
+        return made + died, lost + died
 
     def _body(self, body: Body, started: int) -> Routine[Any]:
         self.running[body.context.key] = (body.context, started)
@@ -320,8 +325,13 @@ class FrameCore:
             "input": text,
             "error": stored,
             "started_at": started,
+            "progress": str(context.lost) if context.lost else None,
         }
-        wait = None if isinstance(error, PayloadError) else step.retry.wait_after(context.attempt, error)
+        wait = (
+            None
+            if isinstance(error, PayloadError)
+            else step.retry.wait_after(context.attempt - context.lost, error)
+        )
         if wait is not None:
             wake_at = self.now() + jittered(span_micros(wait), step.retry.jitter)
             yield from self.record(
@@ -350,7 +360,7 @@ class FrameCore:
         _raise_by_policy(step, raised, error)
 
     def _report(self, error: Exception, context: Context, what: str) -> None:
-        what = f"(attempt {context.attempt}) {what}"
+        what = f"step {context.key!r} (attempt {context.attempt}) {what}"
         self.services.failed(error, context, what, level=logging.WARNING)
 
     def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
@@ -405,7 +415,13 @@ class FrameCore:
             context, started = self.running[key]
             self.shown |= {key}
             seen = self.entry(
-                key, "step", context.name, StepState.EXECUTING, attempt=context.attempt, started_at=started
+                key,
+                "step",
+                context.name,
+                StepState.EXECUTING,
+                attempt=context.attempt,
+                started_at=started,
+                progress=str(context.lost) if context.lost else None,
             )
             self.services.committer.post(Record(worker=self.claimed.worker, run_id=self.run_id, steps=[seen]))
 

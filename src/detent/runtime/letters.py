@@ -101,7 +101,7 @@ class Letter(Work):
 
     def _report(self, error: Exception) -> None:
         """To the log and the app's own hook, after it is durable."""
-        what = f"({self.claimed.kind}, attempt {self.claimed.attempt}) failed"
+        what = f"{self.claimed.kind} {self.claimed.node!r} (attempt {self.claimed.attempt}) failed"
         self.services.failed(error, self.context, what, level=logging.WARNING)
 
     def _settled(self, ending: Ending) -> Routine[None]:

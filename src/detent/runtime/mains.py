@@ -148,9 +148,9 @@ def context_of(frame: Frame) -> Context:
 
 
 _CONSEQUENCES = {
-    Outcome.FAILED: "failed; so the run has failed",
-    Outcome.PAUSED_BY_EXCEPTION: "failed; the run is paused",
-    Outcome.CANCELED_BY_EXCEPTION: "failed; the run is canceled",
+    Outcome.FAILED: "it has failed",
+    Outcome.PAUSED_BY_EXCEPTION: "it is paused by an error",
+    Outcome.CANCELED_BY_EXCEPTION: "it is canceled by an error",
 }
 
 

@@ -220,7 +220,7 @@ class NodeWork(Work):
         error = self._raised
         if error is None:
             return
-        what = f"(attempt {self.claimed.attempt}) raised"
+        what = f"node {self.context.name!r} (attempt {self.claimed.attempt}) raised"
         self.services.failed(error, self.context, what, level=logging.WARNING)
 
     def _call(

@@ -213,8 +213,7 @@ class Services:
     def failed(self, error: BaseException, context: Context, what: str, *, level: int) -> None:
         """Log a failure that is stored by now, and pass it to the app's error hook."""
         run, facts = context.run, context.facts
-        line = "run %s of %s: %s %s"
-        log.log(level, line, run.id, run.type, context.key, what, exc_info=error, extra=facts)
+        log.log(level, "run %s of %s: %s", run.id, run.type, what, exc_info=error, extra=facts)
         if self.on_error is not None:
             try:
                 self.on_error(error, context)

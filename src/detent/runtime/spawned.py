@@ -225,7 +225,7 @@ class SpawnedStep(Work):
         """The state is durable: now the exception goes to the log, and to the app's error hook."""
         if self._raised is not None:
             again = ending.outcome is Outcome.REATTEMPTED_BY_EXCEPTION
-            what = f"(attempt {self.claimed.attempt}) failed"
+            what = f"step {self.context.key!r} (attempt {self.claimed.attempt}) failed"
             what += f"; the next attempt is in {ending.wait / 1e6:g} s" if again else ""
             self.services.failed(self._raised, self.context, what, level=logging.WARNING)
 

@@ -280,7 +280,9 @@ class Worker:
         self._services.committer.post(
             Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
         )
-        self._services.failed(error, context, "broke; the run is paused", level=logging.ERROR)
+        self._services.failed(
+            error, context, f"executing {claimed.node!r} broke; the run is paused", level=logging.ERROR
+        )
 
     def _done(self, work: Frame | Work) -> None:
         run, node = work.claimed.run_id, work.claimed.node
