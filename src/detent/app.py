@@ -65,12 +65,13 @@ class App:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.engine.close()
+        self.engine.leave()
 
     def open(self, *, worker: bool = False) -> Self:
         """Open the database, with or without a worker; `close()` ends it.
 
         So does a block, which leaves the choice as it was made: `with app.open(worker=False):`.
+        Blocks may be nested: the outermost one closes.  `close()` closes at once.
         """
         self.engine.open(worker=worker)
         return self
@@ -402,7 +403,7 @@ class Run(RunFacts, Generic[R]):
             row = self.refresh().row
             if RunState(row.state).final:
                 return RunEnd(state=row.state, result=row.result, error=row.error)
-            raise ResultTimeout(self.id, self.state) from None
+            raise ResultTimeout(self.id, self.state, engine.waiters.why_unserved(waiter)) from None
         finally:
             engine.waiters.remove(waiter)
 

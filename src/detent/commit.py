@@ -162,9 +162,9 @@ class Committer:
                 if entry.future.cancelled():
                     entry.future = entry.loop.create_future()
 
-    def post(self, operation: Operation) -> None:
-        """Commit some time soon; nobody waits for it."""
-        self._post(Entry(operation, 0.0))
+    def post(self, operation: Operation, *, forever: bool = False) -> None:
+        """Commit soon, without a caller that waits.  `forever`: also when the database is lost meanwhile."""
+        self._post(Entry(operation, None if forever else 0.0))
 
     def close(self) -> None:
         """Commit what is queued, then stop the thread."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from .errors import InvalidState, StepOutsideRun
+from .errors import InvalidState, NotInRun, StepOutsideRun
 from .kernel.model import MAIN, RunEnd
 
 T = TypeVar("T")
@@ -167,6 +167,10 @@ class StepBackend(Protocol):
 
     def interrupted(self) -> str | None: ...
 
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        """Show a value of the run to others, without waiting until it is durable."""
+        ...
+
 
 class Context:
     """What a step or a workflow may ask about its own run.
@@ -174,6 +178,8 @@ class Context:
     A first parameter named `ctx` (or annotated `detent.Context`) receives it.
     It is never recorded as input, and passing it on is allowed.
     """
+
+    lost = 0  # how many of the attempts before this one died with their worker, where that is known
 
     def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
         self.run = run
@@ -197,9 +203,13 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry run, step and attempt."""
-        facts = {"run": self.run.id, "step": self.key, "attempt": self.attempt}
-        return logging.LoggerAdapter(logging.getLogger("detent.run"), facts)
+        """A logger whose lines carry run, type, step and attempt."""
+        return logging.LoggerAdapter(logging.getLogger("detent.run"), self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Run, type, step and attempt, as the `extra` of a log record."""
+        return {"run": self.run.id, "type": self.run.type, "step": self.key, "attempt": self.attempt}
 
     def heartbeat(self) -> None:
         """Show that this step is at work; a canceled run ends it here."""
@@ -309,6 +319,25 @@ frame_var: contextvars.ContextVar[Frame | None] = contextvars.ContextVar("detent
 step_var: contextvars.ContextVar[Context | None] = contextvars.ContextVar("detent_step", default=None)
 
 
+# Set where user code runs that has no run to record in, such as a projection; says what it is.
+unrecorded_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("detent_unrecorded", default=None)
+
+
+def publish_here(name: str, value: Any) -> None:
+    """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
+    step = step_var.get()
+    if step is not None:
+        step._backend.post_published(step, name, value)
+    elif (where := unrecorded_var.get()) is not None:
+        raise NotInRun("detent.publish()", f"it was called in {where}")
+    elif threading.current_thread() in _in_steps:
+        raise NotInRun(
+            "detent.publish()",
+            "it was called in a thread that a step started; carry the context along: "
+            "contextvars.copy_context().run(detent.publish, ...)",
+        )
+
+
 def current_frame(what: str) -> Frame | None:
     """The frame that records what is called here; None outside of runs and inside of steps."""
     frame = frame_var.get()
@@ -340,6 +369,7 @@ def current_step() -> Context | None:
 # and a step called in one without the run's context is refused.
 
 _strays: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_in_steps: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that steps start
 
 
 def watch_threads() -> None:
@@ -368,7 +398,11 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _remember(thread: Any) -> None:
-    if frame_var.get() is not None and step_var.get() is None and isinstance(thread, threading.Thread):
+    if not isinstance(thread, threading.Thread):
+        return
+    if step_var.get() is not None:
+        _in_steps.add(thread)
+    elif frame_var.get() is not None:
         _strays.add(thread)
 
 

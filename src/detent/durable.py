@@ -24,7 +24,7 @@ from .arguments import (
     check_timeout,
 )
 from .clock import span_micros, to_micros
-from .context import Frame, current_frame
+from .context import Frame, current_frame, publish_here
 from .errors import BlockingCall, NotInRun
 
 MISSING: Any = object()
@@ -131,11 +131,17 @@ def receive(
 
 
 def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks: `run.published(name)`."""
+    """Show a value to anyone who asks: `run.published(name)` returns the latest.
+
+    In a workflow it is recorded.  In a step, a node or an effect it does not wait: the value is
+    durable before the record of the step is, and stays if the step fails.
+    """
     check_text("detent.publish()", "name", name, example="progress")
     frame = blocking_frame("publish")
     if frame is not None:
         frame.drive(frame.publish(name, value))
+    else:
+        publish_here(name, value)
 
 
 def send(run_id: str, name: str, value: Any = None) -> None:

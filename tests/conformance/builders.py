@@ -34,7 +34,7 @@ T = TypeVar("T")
 NOW = 1_700_000_000_000_000  # microseconds
 SECOND = 1_000_000
 TABLES = (
-    "graphs waits executions steps messages readiness history attributes workers"
+    "graphs waits executions steps messages readiness history attributes deadlines workers"
     " events inputs snapshots projections views runs"
 ).split()
 PATIENCE = 20.0  # seconds until a condition that does not come true fails its test

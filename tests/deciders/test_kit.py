@@ -105,7 +105,7 @@ def test_time_that_is_advanced_far_passes_through_every_moment_in_between(testin
 def test_an_instance_that_is_never_over_ends_its_speedrun_with_an_error(
     detent_app: TestingApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.testing.apps.MOST_TIMERS", 20)
+    monkeypatch.setattr("detent.testing.apps.MOST_MOVES", 20)
     detent_app.execute(Metronome, Tick("m"))
     with pytest.raises(DetentError, match="metronome:m sets one timer after the other"):
         detent_app.speedrun(Metronome, "m")

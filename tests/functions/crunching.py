@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+import detent
 from detent import Retry, step
 from tests.functions.world import CardDeclined, Unrebuildable
 
@@ -109,3 +110,8 @@ def lives(file: Path) -> bool:
 def wait_for(file: Path) -> None:
     while not file.exists():
         time.sleep(0.01)
+
+
+@step(executor="process")
+def publish_elsewhere(value: int) -> None:
+    detent.publish("value", value)

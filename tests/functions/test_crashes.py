@@ -1,6 +1,7 @@
 """Crashes at every durable point: whatever a workflow is made of, it comes out the same."""
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 import detent
 from detent import Context, Retry, step, workflow
+from detent.errors import RunPaused
 from detent.testing import crash_everywhere
+from tests.functions.world import Apps, crash, failure, result
 
 
 @step
@@ -25,7 +28,7 @@ async def awork(number: int) -> int:
 def flaky(ctx: Context) -> int:
     if ctx.attempt == 1:
         raise ConnectionError
-    return ctx.attempt
+    return 2
 
 
 @step
@@ -107,3 +110,100 @@ def test_a_crash_around_a_message_changes_nothing() -> None:
         return [detent.receive("a"), work(1), detent.receive("b", timeout=60, default="none")]
 
     assert crash_everywhere(receiver, with_=lambda run: run.send("a", 1)) > 4
+
+
+# Attempts that died with their worker
+
+
+def test_a_step_that_died_with_its_worker_has_used_up_an_attempt(apps: Apps) -> None:
+    attempts: list[int] = []
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    @step
+    def before() -> None: ...
+
+    @step
+    def deadly(ctx: Context) -> int:
+        attempts.append(ctx.attempt)
+        begun.release()
+        if ctx.attempt < 3:
+            release.wait(20)
+        return ctx.attempt
+
+    @step
+    def after(ctx: Context) -> int:
+        return ctx.attempt
+
+    @workflow
+    def flow() -> list[int]:
+        before()
+        first = deadly()
+        detent.sleep(0.06)  # long enough for another delivery
+        return [first, after()]
+
+    app = apps(flow)
+    run = app.start(flow)
+    for _ in range(2):
+        assert begun.acquire(timeout=20)
+        other = apps(flow)
+        crash(app, buried_by=other)
+        app = other
+    assert result(app.run(run.id)) == [3, 1]
+    assert attempts == [1, 2, 3]
+    tries = {item.node: item.attempt for item in app.run(run.id).executions() if item.kind == "step"}
+    assert tries == {"before": 1, "deadly": 3, "after": 1}
+    release.set()
+
+
+def test_concurrent_steps_that_died_with_their_worker_have_used_up_an_attempt(apps: Apps) -> None:
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    @step
+    def deadly(ctx: Context, name: str) -> tuple[str, int]:
+        begun.release()
+        if ctx.attempt < 2:
+            release.wait(20)
+        return name, ctx.attempt
+
+    aio: Any = deadly.aio
+
+    @workflow
+    async def flow() -> list[tuple[str, int]]:
+        return list(await asyncio.gather(aio("a"), aio("b")))
+
+    app = apps(flow)
+    run = app.start(flow)
+    assert begun.acquire(timeout=20)
+    assert begun.acquire(timeout=20)
+    other = apps(flow)
+    crash(app, buried_by=other)
+    assert result(other.run(run.id)) == [("a", 2), ("b", 2)]
+    release.set()
+
+
+def test_five_recoveries_are_five_and_the_sixth_crash_pauses(apps: Apps) -> None:
+    attempts: list[int] = []
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    @step
+    def deadly(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        begun.release()
+        release.wait(60)
+
+    @workflow
+    def flow() -> None:
+        deadly()
+
+    app = apps(flow)
+    run = app.start(flow)
+    for _ in range(6):
+        assert begun.acquire(timeout=60)
+        other = apps(flow)
+        crash(app, buried_by=other, max_recoveries=5)
+        app = other
+    error = failure(app.run(run.id))
+    assert isinstance(error, RunPaused)
+    assert "6 times" in str(error)
+    assert attempts == [1, 2, 3, 4, 5, 6]
+    release.set()

@@ -153,7 +153,7 @@ def test_what_has_not_begun_takes_the_new_order(apps: Apps) -> None:
 def test_check_says_before_a_deploy_which_runs_would_pause(apps: Apps) -> None:
     begun(apps, charging(), "charge")
     [checked] = check(apps(checking(), worker=False).engine)
-    assert checked.verdict is Verdict.LEFT_BEHIND
+    assert checked.verdict is Verdict.CANNOT_CONTINUE
     assert "has done 'step_1'" in checked.reasons[0]
 
 

@@ -1169,9 +1169,9 @@ def test_two_decorators_on_one_function_are_refused() -> None:
     for function in (work, awork):
         with pytest.raises(DefinitionError, match="remove one of the two decorators"):
             step(detent.workflow(function))
-        with pytest.raises(DefinitionError, match=r"<step .*work> is a step already"):
+        with pytest.raises(DefinitionError, match="remove one of the two decorators"):
             detent.workflow(step(function))
-    with pytest.raises(DefinitionError, match="is a class"):
+    with pytest.raises(DefinitionError, match="decorates a function"):
         step(int)
 
 

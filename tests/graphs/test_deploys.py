@@ -1,5 +1,6 @@
 """Deploys: a run meets other code than it began with.  Rules of semantics 6, by number."""
 
+import contextlib
 import json
 import time
 from datetime import timedelta
@@ -7,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import detent
 from detent import (
@@ -19,6 +21,7 @@ from detent import (
     step,
     task,
 )
+from detent.cli.checking import check_command
 from detent.engine.checking import Verdict, check
 from tests.functions.world import Apps, eventually, result, wait_for
 
@@ -342,12 +345,12 @@ def verdicts(app: detent.App) -> dict[str, Verdict]:
     return {one.run_id: one.verdict for one in check(app.engine)}
 
 
-def test_check_tells_the_runs_that_go_on_from_those_that_heal_and_those_left_behind(apps: Apps) -> None:
+def test_check_tells_the_runs_that_go_on_from_those_that_heal_and_those_that_cannot(apps: Apps) -> None:
     run = asleep_before(apps, "b", "a", "b", "c")
-    assert verdicts(apps(version("a", "b", "c"), worker=False)) == {run.id: Verdict.GOES_ON}
+    assert verdicts(apps(version("a", "b", "c"), worker=False)) == {run.id: Verdict.UNCHANGED}
     assert verdicts(apps(version("a", "x", "b", "c"), worker=False)) == {run.id: Verdict.HEALS}
     [left] = check(apps(version("a", "c"), worker=False).engine)
-    assert left.verdict is Verdict.LEFT_BEHIND
+    assert left.verdict is Verdict.CANNOT_CONTINUE
     assert "which Delivery does not define any more" in left.reasons[0]
     [gone] = check(apps(noted, worker=False).engine)
     assert gone.reasons == ("the app does not include 'Delivery'",)
@@ -356,9 +359,9 @@ def test_check_tells_the_runs_that_go_on_from_those_that_heal_and_those_left_beh
 def test_check_finds_jobs_that_a_frozen_graph_needs(apps: Apps) -> None:
     app = apps(noted, worker=False)
     run = app.start(two_nodes())
-    assert verdicts(app) == {run.id: Verdict.GOES_ON}
+    assert verdicts(app) == {run.id: Verdict.UNCHANGED}
     [left] = check(apps(worker=False).engine)
-    assert (left.verdict, len(left.reasons)) == (Verdict.LEFT_BEHIND, 2)
+    assert (left.verdict, len(left.reasons)) == (Verdict.CANNOT_CONTINUE, 2)
 
 
 def test_check_replays_durable_functions_without_executing_a_step(apps: Apps) -> None:
@@ -377,9 +380,9 @@ def test_check_replays_durable_functions_without_executing_a_step(apps: Apps) ->
     run = app.start(old)
     eventually(lambda: run.refresh().state == "ready" and ran == ["written"], "it sleeps")
     app.close()
-    assert verdicts(apps(old, noted, worker=False)) == {run.id: Verdict.GOES_ON}
+    assert verdicts(apps(old, noted, worker=False)) == {run.id: Verdict.UNCHANGED}
     [left] = check(apps(new, noted, worker=False).engine)
-    assert left.verdict is Verdict.LEFT_BEHIND
+    assert left.verdict is Verdict.CANNOT_CONTINUE
     assert ran == ["written"]
 
 
@@ -411,3 +414,72 @@ def test_a_task_added_beside_what_sleeps_begins_with_the_deploy(apps: Apps) -> N
     app = apps(Delivery)
     eventually(lambda: ran == ["a", "side"], f"the new task runs ({time.monotonic() - began:.0f} s)")
     assert outcomes(app.run(run.id))["b"] is None, "b sleeps on"
+
+
+def changed_letters(apps: Apps, *, strict: bool = False) -> tuple[detent.Run[Any], dict[str, Any]]:
+    """A run that sleeps after its first step, and other versions of its code."""
+
+    @detent.workflow(id="letter", strict=strict)
+    def old() -> None:
+        noted("written")
+        detent.sleep(days=1)
+
+    @detent.workflow(id="letter", strict=strict)
+    def added() -> None:
+        other_step()
+        noted("written")
+        detent.sleep(days=1)
+
+    @detent.workflow(id="letter", strict=strict)
+    def removed() -> None:
+        detent.sleep(days=1)
+
+    @detent.workflow(id="letter", strict=strict)
+    def changed() -> None:
+        noted("sealed")
+        detent.sleep(days=1)
+
+    @detent.step
+    def other_step() -> None: ...
+
+    app = apps(old, noted)
+    run = app.start(old)
+    eventually(lambda: run.refresh().state == "ready" and ran == ["written"], "it sleeps")
+    app.close()
+    versions = {"unchanged": old, "added": added, "removed": removed, "changed": changed}
+    return run, {name: apps(code, noted, other_step, worker=False) for name, code in versions.items()}
+
+
+def test_check_tells_another_order_from_what_cannot_continue(apps: Apps) -> None:
+    run, versions = changed_letters(apps)
+    found = {name: verdicts(app)[run.id] for name, app in versions.items()}
+    assert found == {
+        "unchanged": Verdict.UNCHANGED,
+        "added": Verdict.CONTINUES,
+        "removed": Verdict.CONTINUES,
+        "changed": Verdict.CANNOT_CONTINUE,
+    }
+
+
+def test_a_strict_workflow_cannot_continue_without_a_recorded_step(apps: Apps) -> None:
+    run, versions = changed_letters(apps, strict=True)
+    found = {name: verdicts(app)[run.id] for name, app in versions.items()}
+    assert (found["added"], found["removed"]) == (Verdict.CONTINUES, Verdict.CANNOT_CONTINUE)
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "code"),
+    [
+        ("unchanged", ["--strict"], 0),
+        ("added", [], 0),
+        ("added", ["--strict"], 1),
+        ("changed", [], 1),
+    ],
+)
+def test_the_exit_code_of_check_says_whether_all_runs_continue(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch, version: str, options: list[str], code: int
+) -> None:
+    _, versions = changed_letters(apps)
+    monkeypatch.setattr("detent.cli.checking.opened", lambda name: contextlib.nullcontext(versions[name]))
+    done = CliRunner().invoke(check_command, [version, *options])
+    assert done.exit_code == code, done.output

@@ -356,7 +356,7 @@ def test_it_is_drawn(testing: TestingApp) -> None:
 def test_check_knows_the_jobs_of_error_branches(apps: Apps) -> None:
     apps(*ALL, worker=False).start(shop())
     [checked] = check(apps(work, worker=False).engine)
-    assert checked.verdict is Verdict.LEFT_BEHIND
+    assert checked.verdict is Verdict.CANNOT_CONTINUE
     assert any("refund" in reason for reason in checked.reasons)
 
 

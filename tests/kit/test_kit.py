@@ -9,6 +9,7 @@ import pytest
 
 import detent
 from detent import step, workflow
+from detent.errors import DetentError
 from detent.testing import ManualClock, TestingApp, WorkflowNotCrashSafe, crash_everywhere
 
 
@@ -194,3 +195,48 @@ def test_the_graph_of_a_class_that_was_only_started_is_kept(sqlite_url: str) -> 
         run = app.speedrun(app.start(Order))
     with TestingApp(sqlite_url) as app:
         assert [(node.name, node.state) for node in app.run(run.id).nodes()] == [("pay", "completed")]
+
+
+def test_a_speedrun_of_an_endless_reattempt_ends_with_the_name_of_the_node(
+    detent_app: TestingApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.testing.apps.MOST_MOVES", 20)
+
+    class Poll(detent.Workflow):
+        @step
+        def ask(self) -> None:
+            self.reattempt(wait=timedelta(hours=1))
+
+    run = detent_app.start(Poll)
+    with pytest.raises(DetentError, match="'ask' is at attempt 2"):
+        detent_app.speedrun(run)
+
+
+def test_a_speedrun_of_a_reattempt_without_a_wait_ends_with_the_name_of_the_node(
+    detent_app: TestingApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.testing.apps.PATIENCE", 0.5)
+
+    class Poll(detent.Workflow):
+        @step
+        def ask(self) -> None:
+            self.reattempt()
+
+    run = detent_app.start(Poll)
+    with pytest.raises(DetentError, match=r"did not come to rest.*'ask' is at attempt \d+"):
+        detent_app.speedrun(run)
+    run.cancel()
+
+
+def test_retention_goes_by_the_clock_of_the_test() -> None:
+    @workflow
+    def flow() -> int:
+        return 1
+
+    with TestingApp(include=[flow], retention=timedelta(days=1)) as app:
+        run = app.start(flow)
+        app.speedrun(run)
+        app.advance(hours=23)
+        assert app.runs.finished() != []
+        app.advance(hours=2)
+        assert app.runs.finished() == []

@@ -57,7 +57,7 @@ class AsyncApp:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await in_thread(self.engine.leave)
 
     async def open(self, *, worker: bool = False) -> Self:
         """Open the database, with or without a worker; see `App.open`."""

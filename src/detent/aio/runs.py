@@ -68,7 +68,8 @@ class AsyncRun(RunFacts, Generic[R]):
             row = (await self.refresh()).row
             if RunState(row.state).final:
                 return RunEnd(state=row.state, result=row.result, error=row.error)
-            raise ResultTimeout(self.id, self.state) from None
+            why = await in_thread(lambda: engine.waiters.why_unserved(waiter))
+            raise ResultTimeout(self.id, self.state, why) from None
         finally:
             engine.waiters.remove(waiter)
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from ..arguments import check_moment, check_text
 from ..awaiting import refuse_without_loop, watched
 from ..clock import to_micros
-from ..context import Call, Frame, current_frame
+from ..context import Call, Frame, current_frame, publish_here
 from ..durable import (
     MISSING,
     AsyncStepGuardView,
@@ -105,11 +105,13 @@ def receive(
 
 @_durable
 async def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks: `run.published(name)`."""
+    """Show a value to anyone who asks; see `detent.publish`."""
     check_text("detent.aio.publish()", "name", name, example="progress")
     frame = current_frame("publish")
     if frame is not None:
         await frame.adrive(frame.publish(name, value))
+    else:
+        publish_here(name, value)
 
 
 @_durable

@@ -12,16 +12,22 @@ from .command import Failure, app_argument, command, json_option, one_line
 from .finding import opened
 from .output import console, write_json
 
-_STYLES = {Verdict.GOES_ON: "green", Verdict.HEALS: "cyan", Verdict.LEFT_BEHIND: "bold red"}
+_STYLES = {
+    Verdict.UNCHANGED: "green",
+    Verdict.CONTINUES: "yellow",
+    Verdict.HEALS: "cyan",
+    Verdict.CANNOT_CONTINUE: "bold red",
+}
 _NO_CODE = "it compares runs with code, so give MODULE:APP, not the URL of a database"
 
 
 @command(name="check", example="detent check shop:app")
 @app_argument
 @click.option("--all", "everything", is_flag=True, help="List also runs that do not notice.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if any run notices the new code.")
 @json_option
-def check_command(app: str, everything: bool, as_json: bool) -> None:
-    """Say which runs in flight this code would leave behind, and why; exit code 1 where there are any.
+def check_command(app: str, everything: bool, strict: bool, as_json: bool) -> None:
+    """Say what this code would do to the runs in flight; exit code 1 if one of them cannot continue.
 
     Reads the database and compares it with the code.  Durable functions are replayed against what they
     have recorded: no step is executed, and nothing is written.
@@ -31,7 +37,9 @@ def check_command(app: str, everything: bool, as_json: bool) -> None:
             raise Failure(_NO_CODE)
         checked = list(check(found.engine))
     counts = Counter(one.verdict for one in checked)
-    shown = [one for one in checked if everything or one.verdict is not Verdict.GOES_ON]
+    refused = {*Verdict} - {Verdict.UNCHANGED} if strict else {Verdict.CANNOT_CONTINUE}
+    failed = any(counts[verdict] for verdict in refused)
+    shown = [one for one in checked if everything or one.verdict is not Verdict.UNCHANGED]
     if as_json:
         write_json(
             {
@@ -57,7 +65,7 @@ def check_command(app: str, everything: bool, as_json: bool) -> None:
             for reason in one.reasons:
                 out.print(Text(f"    {one_line(reason)}"))
         words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict])
-        sign = "[green]✓[/]" if not counts[Verdict.LEFT_BEHIND] else "[bold red]✘[/]"
+        sign = "[bold red]✘[/]" if failed else "[green]✓[/]"
         out.print(f"{sign} {len(checked)} runs in flight" + (f": {words}" if words else ""))
-    if counts[Verdict.LEFT_BEHIND]:
+    if failed:
         raise click.exceptions.Exit(1)

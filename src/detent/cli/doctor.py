@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 from rich.text import Text
 
+from ..engine.liveness import living
 from ..errors import DatabaseError, DetentError, SchemaTooNew
 from ..kernel.model import ExecutionState, WorkerRow
 from ..stores.base import Trouble
@@ -18,7 +19,6 @@ from ..stores.opening import open_store
 from ..stores.sql import SqlStore
 from .command import Failure, app_argument, command, json_option
 from .finding import Target, find, kind, place, require_file
-from .liveness import living
 from .output import console, span, write_json
 
 OK, WARNING, BAD = "ok", "warning", "bad"

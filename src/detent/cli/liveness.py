@@ -1,33 +1,17 @@
-"""Which workers live, as another worker would see it, and what they could take."""
+"""What the workers that are alive could take."""
 
 from __future__ import annotations
 
-import time
-
-from ..kernel.model import WorkerRow
+from ..engine.liveness import alive
 from ..stores.listing import Overdue
 from ..stores.sql import SqlStore
-
-
-def living(store: SqlStore) -> list[tuple[WorkerRow, bool]]:
-    """Every worker that is in office, and whether its process lives."""
-    rows = store.workers()
-    if not rows:
-        return []
-    now = store.pulse(now=time.time_ns() // 1000).now
-    office = store.driver.office()
-    try:
-        vacant = office.vacant(rows)
-    finally:
-        office.leave()
-    return [(row, row.id not in vacant and row.lease_until >= now) for row in rows]
 
 
 class Workforce:
     """The workers that live, and how busy they are."""
 
     def __init__(self, store: SqlStore) -> None:
-        self._workers = [row for row, lives in living(store) if lives]
+        self._workers = alive(store)
         self._executing = store.executing()
 
     def taker(self, item: Overdue) -> tuple[str, str]:

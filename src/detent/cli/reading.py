@@ -15,6 +15,7 @@ from rich.text import Text
 from ..app import App, Run
 from ..clock import from_micros
 from ..engine.exports import export
+from ..engine.liveness import living
 from ..engine.views import Execution, Happening
 from ..stores.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
@@ -26,7 +27,6 @@ from .documents import (
     worker_document,
 )
 from .finding import opened
-from .liveness import living
 from .output import (
     STYLES,
     ago,

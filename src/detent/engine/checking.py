@@ -18,6 +18,7 @@ from ..clock import from_micros
 from ..errors import AnonymousStepMoved, DetentError, MissingJob, StepNotDefined, UnknownDefinition
 from ..kernel.anonymous import moved
 from ..kernel.decide import DECIDER
+from ..kernel.drift import Kind
 from ..kernel.graph import JOB, SPREAD, thaw
 from ..kernel.heal import Past, heal
 from ..kernel.model import SCHEDULED_STATES, ExecutionState, RunRow
@@ -29,9 +30,10 @@ from .queries import ACTIVE, Walk
 class Verdict(StrEnum):
     """What becomes of a run when this code is deployed."""
 
-    GOES_ON = "goes on"  # it does not notice
+    UNCHANGED = "unchanged"  # the code does exactly what is recorded
+    CONTINUES = "continues"  # it goes on, but what it does next differs from what the old code would do
     HEALS = "heals"  # its graph changes, and it goes on by the new one
-    LEFT_BEHIND = "left behind"  # it pauses, drifts, or nobody can run it
+    CANNOT_CONTINUE = "cannot continue"  # it pauses, fails, or no worker of this app can execute it
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -64,9 +66,9 @@ def check_run(engine: Engine, row: RunRow) -> Checked:
         else:
             verdict, reasons = _function(engine, row)
     except UnknownDefinition:
-        verdict, reasons = Verdict.LEFT_BEHIND, [f"the app does not include {row.type!r}"]
+        verdict, reasons = Verdict.CANNOT_CONTINUE, [f"the app does not include {row.type!r}"]
     except DetentError as error:
-        verdict, reasons = Verdict.LEFT_BEHIND, [str(error)]
+        verdict, reasons = Verdict.CANNOT_CONTINUE, [str(error)]
     return Checked(row.id, row.type, row.state, verdict, tuple(reasons))
 
 
@@ -78,13 +80,13 @@ def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
     except DetentError:
         raise
     except Exception as error:
-        return Verdict.LEFT_BEHIND, [f"evolve raises {type(error).__name__}: {error}"]
+        return Verdict.CANNOT_CONTINUE, [f"evolve raises {type(error).__name__}: {error}"]
     waits = {*SCHEDULED_STATES, ExecutionState.EXECUTING}
     jobs = sorted({item.job for item in engine.store.executions(row.id) if item.state in waits})
     unknown = [job for job in jobs if not engine.registry.knows(job)]
     if unknown:
-        return Verdict.LEFT_BEHIND, [f"the app does not know what is pending: {', '.join(unknown)}"]
-    return Verdict.GOES_ON, []
+        return Verdict.CANNOT_CONTINUE, [f"the app does not know what is pending: {', '.join(unknown)}"]
+    return Verdict.UNCHANGED, []
 
 
 def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
@@ -95,14 +97,14 @@ def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
     if row.frozen_at is not None:
         lost = [node for node in graph.nodes if node not in plan.nodes and not _done(past.get(node))]
     if lost:
-        return Verdict.LEFT_BEHIND, [str(StepNotDefined(row.id, row.type, node)) for node in lost]
+        return Verdict.CANNOT_CONTINUE, [str(StepNotDefined(row.id, row.type, node)) for node in lost]
     if row.frozen_at is not None or row.signature == graph.signature:
-        return Verdict.GOES_ON, []
+        return Verdict.UNCHANGED, []
     text = engine.store.graph(row.signature or "") if graph.anonymous else None
     if text is not None:
         moves = moved(thaw(text, row.signature, f"the graph of {row.type}"), graph, past)
         if moves:
-            return Verdict.LEFT_BEHIND, [
+            return Verdict.CANNOT_CONTINUE, [
                 str(AnonymousStepMoved(row.id, row.type, *move)) for move in moves.items()
             ]
     healing = heal(graph, past)
@@ -129,13 +131,16 @@ def _graph(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
         and engine.registry.find(node.job) is None
         and not _done(past.get(id))
     ]
-    return (Verdict.LEFT_BEHIND, missing) if missing else (Verdict.GOES_ON, [])
+    return (Verdict.CANNOT_CONTINUE, missing) if missing else (Verdict.UNCHANGED, [])
 
 
 def _function(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
     differences = function_drift(engine, row.id)
     reasons = [str(difference) for difference in differences]
-    return (Verdict.LEFT_BEHIND, reasons) if reasons else (Verdict.GOES_ON, [])
+    harmless = {Kind.ADDED} if engine.registry.workflow(row.type).strict else {Kind.ADDED, Kind.UNASKED}
+    if any(difference.kind not in harmless for difference in differences):
+        return Verdict.CANNOT_CONTINUE, reasons
+    return (Verdict.CONTINUES, reasons) if reasons else (Verdict.UNCHANGED, [])
 
 
 def _past(engine: Engine, run_id: str) -> dict[str, Past]:

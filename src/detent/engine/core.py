@@ -48,6 +48,7 @@ from ..kernel.model import (
     Start,
     Started,
     due_of,
+    first_deadline,
 )
 from ..runtime.courses import claimed_of_row
 from ..runtime.failures import decode_error, raisable
@@ -90,6 +91,7 @@ class Engine:
         self._services: Services | None = None
         self._guard = threading.RLock()
         self._asked = False  # open() was called, and so has said whether there shall be a worker
+        self._entered = 0  # how many `with` blocks are open: the outermost one closes
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
@@ -119,6 +121,18 @@ class Engine:
         with self._guard:
             if not self._asked:
                 self._open(worker=True, loop=loop)
+            self._entered += 1
+
+    def leave(self) -> None:
+        """Leave a `with` block; the outermost one closes the app.
+
+        A block that was closed inside, by `close()`, has nothing left to do.
+        """
+        with self._guard:
+            if self._entered > 0:
+                self._entered -= 1
+                if self._entered == 0:
+                    self.close()
 
     def ensure_open(self) -> None:
         """Open the database where nobody did yet; who enters a block later still gets a worker."""
@@ -164,6 +178,7 @@ class Engine:
             self.store.close()
             self._services = self.worker = None
             self._asked = False
+            self._entered = 0
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
@@ -271,7 +286,10 @@ class Engine:
             for operation in operations:
                 if isinstance(operation, Send):
                     self.worker.tell(operation.run_id, None)
-                elif (due := due_of(operation)) is not None:
+                    continue
+                if isinstance(operation, Start) and (deadline := first_deadline(operation)) is not None:
+                    self.worker.expect_deadline(deadline)
+                if (due := due_of(operation)) is not None:
                     self.worker.expect(due)
 
     def _listen(self) -> None:
@@ -472,6 +490,11 @@ class Engine:
         _ = self.services
         return remove_expired(self.store, before, limit=limit)
 
+    def sweep(self) -> None:
+        """Remove what is past its retention, where there is one; a worker does so by itself."""
+        if self._sweeper is not None:
+            self._sweeper.sweep()
+
     # Waiting for results
 
     def row(self, run_id: str) -> RunRow:
@@ -484,7 +507,7 @@ class Engine:
             text = end.result or "null"
             return self.services.codec.decode(text, self.returns(row.type), f"the result of run {row.id}")
         if end.state == RunState.CANCELED:
-            raise RunCanceled(row.id)
+            raise RunCanceled(row.id) from (_run_error(row, end.error) if end.error is not None else None)
         if end.state == RunState.FAILED:
             raise _run_error(row, end.error)
         reason = "by an operator"
@@ -510,7 +533,7 @@ class Engine:
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
         # One that our worker does not hold may be over already: another was quicker.
         fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
-        waiter = Waiter(row.id, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
+        waiter = Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
         self.waiters.add(waiter)
         return waiter
 
@@ -558,5 +581,7 @@ def _run_error(row: RunRow, text: str | None) -> Exception:
     """A run's own error; RunFailed where its class cannot be rebuilt."""
     error = raisable(row.type, text)
     if isinstance(error, StepFailed) and error.step == row.type:
-        return RunFailed(row.id, error.type, error.message)
+        failed = RunFailed(row.id, error.type, error.message)
+        failed.__cause__ = error.__cause__
+        return failed
     return error

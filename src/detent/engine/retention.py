@@ -66,7 +66,10 @@ def _windows(store: SqlStore, before: int) -> Iterator[list[Expired]]:
 
 
 class Sweeper:
-    """Sweeps now and then, in a thread of its own, until it is stopped."""
+    """Sweeps now and then, in a thread of its own, until it is stopped.
+
+    A test kit whose clock is moved by hand calls `sweep` itself, when time has passed.
+    """
 
     def __init__(self, store: SqlStore, clock: Clock, retention: timedelta) -> None:
         self._store = store
@@ -81,14 +84,18 @@ class Sweeper:
         self._stopping.set()
         self._thread.join()
 
+    def sweep(self) -> None:
+        """Remove what has expired by now."""
+        before = self._clock.now() - self._retention
+        removed = remove_expired(self._store, before, stop=self._stopping)
+        if removed:
+            log.info("removed %d runs that ended longer ago than the retention", removed)
+
     def _live(self) -> None:
         wait = 0.0
         while not self._stopping.wait(wait):
             try:
-                before = self._clock.now() - self._retention
-                removed = remove_expired(self._store, before, stop=self._stopping)
-                if removed:
-                    log.info("removed %d runs that ended longer ago than the retention", removed)
+                self.sweep()
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("removing old runs failed")

@@ -32,7 +32,7 @@ from .core import Engine
 from .graphs import graph_of
 
 # Kinds of journal entries that are no steps.
-UNSEEN = frozenset({"spawn", "spawned", "progress", ORDER, ACCEPTED})
+UNSEEN = frozenset({"spawn", "spawned", "progress", "published", ORDER, ACCEPTED})
 
 
 @dataclass(frozen=True, slots=True)

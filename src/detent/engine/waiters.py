@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from ..kernel.model import RunEnd, RunState
+from ..kernel.model import RunEnd, RunRow, RunState
 from ..stores.base import Trouble
 from ..stores.sql import SqlStore
+from .liveness import alive, why_unserved
 
 log = logging.getLogger("detent")
 SOON = 0.2  # seconds: what our own worker did not end by then may end elsewhere
 LOOK_AGAIN = 1.0  # seconds between two looks, should a notification be lost
+UNSERVED = 5.0  # seconds of waiting after which we look whether any live worker serves the run ...
+UNSERVED_AGAIN = 60.0  # ... and after which we look again, if one did
+BRIEFLY = 1.0  # seconds: after a shorter wait, a timeout does not say whether the run is served
 KEPT = 10_000  # how many ends are remembered ...
 LARGEST_KEPT = 2_000  # ... and how long their results may be
 
@@ -27,11 +32,11 @@ LARGEST_KEPT = 2_000  # ... and how long their results may be
 class Waiter:
     """Waits for one run; `wake` is called once, with the run's end."""
 
-    __slots__ = ("looked", "loop", "ours", "run_id", "wake", "wants_pauses")
+    __slots__ = ("begun", "check_at", "looked", "loop", "ours", "row", "run_id", "wake", "wants_pauses")
 
     def __init__(
         self,
-        run_id: str,
+        row: RunRow,
         wake: Callable[[RunEnd], None],
         *,
         wants_pauses: bool,
@@ -39,7 +44,10 @@ class Waiter:
         fresh: bool = False,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.run_id = run_id
+        self.row = row
+        self.run_id = row.id
+        self.begun = time.monotonic()
+        self.check_at = self.begun + UNSERVED  # when to look whether a live worker serves it
         self.loop = loop  # where `wake` is to be called; None: right away
         self.wake = wake
         self.wants_pauses = wants_pauses
@@ -80,6 +88,12 @@ class Waiters:
                 self._thread.start()
         if not waiter.looked:
             self._news.set()
+
+    def why_unserved(self, waiter: Waiter) -> str:
+        """Why no live worker executes what is waited for; empty if one may, or after a short wait."""
+        if waiter.ours or time.monotonic() - waiter.begun < BRIEFLY:
+            return ""
+        return why_unserved(waiter.row, alive(self._store))
 
     def remove(self, waiter: Waiter) -> None:
         with self._guard:
@@ -135,6 +149,7 @@ class Waiters:
                 everybody, self._everybody = self._everybody or not news, False
                 more = self._look(everybody=everybody)
                 wait = SOON if more else LOOK_AGAIN
+                self._warn_of_unserved()
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("looking for the ends of runs failed")
@@ -155,6 +170,27 @@ class Waiters:
             waiter.looked += 1
         self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))
         return any(waiter.looked <= 1 for waiter in asked)
+
+    def _warn_of_unserved(self) -> None:
+        """Log runs that were waited for in vain for a few seconds because no live worker serves them."""
+        now = time.monotonic()
+        with self._guard:
+            waiters = [waiter for group in self._waiting.values() for waiter in group]
+        checked = [waiter for waiter in waiters if not waiter.ours and waiter.check_at <= now]
+        if not checked:
+            return
+        workers = alive(self._store)
+        for waiter in checked:
+            why = why_unserved(waiter.row, workers)
+            waiter.check_at = float("inf") if why else now + UNSERVED_AGAIN
+            if why:
+                log.warning(
+                    "run %s of %s is waited for, but %s",
+                    waiter.run_id,
+                    waiter.row.type,
+                    why,
+                    extra={"run": waiter.run_id, "type": waiter.row.type},
+                )
 
 
 def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:

@@ -43,6 +43,7 @@
         ├── LeaseLost              another worker owns the execution now
         ├── StepFailed             a step's error whose class cannot be rebuilt
         ├── StepTimeout  StepCrashed  ReceiveTimeout
+        ├── WorkerTraceback        the cause of a stored error: its traceback in the worker
         ├── StepMismatch           a replay asks for a recorded step with other arguments
         ├── StepsNotAsked          a strict replay goes on without recorded steps
         ├── StepOutsideRun         a step was called where it cannot be recorded
@@ -135,6 +136,7 @@ from .runs import (
     StepTimeout,
     TooManyRecoveries,
     TransactionMisused,
+    WorkerTraceback,
 )
 
 __all__ = [
@@ -203,4 +205,5 @@ __all__ = [
     "UnknownQueue",
     "UnknownScheme",
     "UnreadableEvent",
+    "WorkerTraceback",
 ]

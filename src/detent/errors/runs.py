@@ -89,9 +89,11 @@ class RunFailed(RunError):
 class ResultTimeout(RunError, TimeoutError):
     run_id: str
     state: str
+    unserved: str = ""  # why no live worker executes the run; empty where one may
 
     def __str__(self) -> str:
-        return f"run {self.run_id} has no result yet (it is {self.state}); it goes on, ask again later"
+        advice = f"{self.unserved}: start one that does" if self.unserved else "it goes on, ask again later"
+        return f"run {self.run_id} has no result yet (it is {self.state}); {advice}"
 
 
 @facts
@@ -124,6 +126,16 @@ class StepFailed(RunError):
 
     def __str__(self) -> str:
         return f"step {self.step!r} failed with {self.type}: {self.message}"
+
+
+@facts
+class WorkerTraceback(RunError):
+    """The traceback of a stored error, as text: the `__cause__` of the exception that is raised again."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f'the traceback in the worker was\n"""\n{self.text.rstrip()}\n"""'
 
 
 @facts
@@ -219,8 +231,11 @@ class NotAwaited(RunError):
 @facts
 class NotInRun(RunError):
     what: str
+    where: str = ""  # what is known of the place of the call
 
     def __str__(self) -> str:
+        if self.where:
+            return f"{self.what} cannot be recorded here: {self.where}"
         return (
             f"{self.what} works only in a running workflow (and not inside of a step); "
             f"begin one with app.start()"
@@ -259,8 +274,8 @@ class TooManyRecoveries(RunError):
 
     def __str__(self) -> str:
         return (
-            f"{self.node!r} took its worker down {self.recoveries} times without getting anywhere; "
-            f"run.resume() gives it a fresh budget"
+            f"{self.node!r} took its worker down {self.recoveries + 1} times without recording anything in "
+            f"between, and is not tried again; run.resume() gives it a fresh budget"
         )
 
 

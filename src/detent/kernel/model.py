@@ -388,6 +388,11 @@ def due_of(operation: Operation) -> int | None:
     return None
 
 
+def first_deadline(start: Start) -> int | None:
+    """The earliest deadline of the runs that this operation begins."""
+    return min((run.deadline for run in start.runs if run.deadline is not None), default=None)
+
+
 # Answers.
 
 
@@ -484,6 +489,7 @@ class Pulse(_Row):
     # Id, lock number, end of lease, and whether the database sees that the lock is held; files it cannot see.
     workers: list[tuple[str, int, int, bool]] = []
     next_due: int | None = None
+    next_deadline: int | None = None  # of a run, that is; it may be over by now
     head: int = 0  # the position of the newest event
     ready: bool = False
     interrupted: list[tuple[str, str]] = []  # run, and what became of it

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..context import Abandoned, Canceled, Context, step_var
-from ..errors import StepTimeout
+from ..errors import StepFailed, StepTimeout
 from ..functions import Step
 from ..kernel.model import RunState, Verdict
 from ..stores.base import Trouble, Tx
@@ -19,7 +20,9 @@ from .requests import Body, TransactionalBody
 from .services import Services
 from .transactions import AsyncTransaction, Transaction, in_transaction
 
+log = logging.getLogger("detent.worker")
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+CLEANUP = 5.0  # seconds that an async body may take to end after its timeout has cancelled it
 MOST_CONFLICTS = 20  # deadlocks and serialisation failures in a row that a transactional step may meet
 
 
@@ -67,24 +70,28 @@ def _inside(context: Context, function: Callable[[], Any]) -> Any:
     token = step_var.set(context)
     try:
         return function()
+    except SystemExit as error:
+        raise exited(context.name, error) from error
     finally:
         step_var.reset(token)
+
+
+def exited(name: str, error: SystemExit) -> StepFailed:
+    """The failure that `sys.exit()` in user code is recorded as: it must not end the worker."""
+    return StepFailed(name, "builtins.SystemExit", str(error))
 
 
 async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
     step = body.step
     token = step_var.set(body.context)
     try:
+        coroutine = step.function(*given(step, body.context, args, tx), **body.kwargs)
         if step.timeout is None:
-            return await step.function(*given(step, body.context, args, tx), **body.kwargs)
-        limit = asyncio.timeout(step.timeout)
-        try:
-            async with limit:
-                return await step.function(*given(step, body.context, args, tx), **body.kwargs)
-        except TimeoutError:
-            if limit.expired():
-                raise StepTimeout(step.name, step.timeout) from None
-            raise
+            return await coroutine
+        # The body of a transactional step is always waited for: it must not use the connection later.
+        return await _limited(body, coroutine, step.timeout, CLEANUP if tx is None else None)
+    except SystemExit as error:
+        raise exited(step.name, error) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
@@ -93,6 +100,61 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
         raise RuntimeError(f"step {step.name!r} awaited something that was cancelled") from error
     finally:
         step_var.reset(token)
+
+
+async def _limited(
+    body: Body, coroutine: Coroutine[Any, Any, Any], limit: float, cleanup: float | None
+) -> Any:
+    """Await a body for `limit` seconds; after that it has failed, whatever it does with its cancellation.
+
+    It runs in a task of its own, so that a body which ignores the cancellation can be left behind.
+    The task is made directly: the loop's factory would number it as a branch of the workflow.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.Task(_guarded(body.step.name, coroutine), loop=loop, context=contextvars.copy_context())
+    await _ended(task, limit)
+    if task.done():
+        return task.result()
+    task.cancel()
+    await _ended(task, cleanup)
+    if not task.done():
+        log.warning(
+            "run %s: step %r ignores the cancellation by its timeout; its result will be discarded",
+            body.context.run.id,
+            body.context.key,
+            extra=body.context.facts,
+        )
+        task.add_done_callback(_discard)
+    cause = None if not task.done() or task.cancelled() else task.exception()
+    raise StepTimeout(body.step.name, limit) from cause
+
+
+async def _guarded(name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """A task must not end with SystemExit: asyncio would raise it out of the loop."""
+    try:
+        return await coroutine
+    except SystemExit as error:
+        raise exited(name, error) from error
+
+
+async def _ended(task: asyncio.Task[Any], limit: float | None) -> None:
+    """Wait until the task has ended, at most `limit` seconds; a cancellation of ours is passed on to it."""
+    loop = asyncio.get_running_loop()
+    until = None if limit is None else loop.time() + limit
+    while not task.done():
+        left = None if until is None else until - loop.time()
+        if left is not None and left <= 0:
+            return
+        try:
+            await asyncio.wait({task}, timeout=left)
+        except asyncio.CancelledError:
+            task.cancel()
+
+
+def _discard(task: asyncio.Task[Any]) -> None:
+    """Take the outcome of a body that was left behind, or asyncio would complain about it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _on_loop(services: Services, body: Body, tx: Any = None) -> Any:

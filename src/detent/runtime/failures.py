@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import StepFailed
+from ..errors import StepFailed, WorkerTraceback
 from ..kernel.model import Error
 from ..serialization import plain
 
@@ -27,6 +27,8 @@ _LONGEST_TRACEBACK = 20_000
 
 def describe(error: BaseException) -> Error:
     """Return what is stored of an exception."""
+    if isinstance(error, StepFailed) and isinstance(error.__cause__, SystemExit):
+        error = error.__cause__  # so that it is stored, and comes back, as what it was
     cls = type(error)
     args = _plain_value(list(error.args))
     fields = _plain_value(dict(error.__dict__)) if error.__dict__ else {}
@@ -86,7 +88,16 @@ def raisable(step: str, text: str | None) -> Exception:
         return StepFailed(step, "unknown", "its error was not recorded")
     stored = decode_error(text)
     error = _rebuild(stored) if stored.rebuildable else None
-    return error if error is not None else StepFailed(step, stored.type, stored.message)
+    if error is None:
+        error = StepFailed(step, stored.type, stored.message)
+    return with_traceback(error, stored.traceback)
+
+
+def with_traceback(error: Exception, stored: str) -> Exception:
+    """The error, with the traceback of the worker as its cause: the lines of user code that raised it."""
+    if stored:
+        error.__cause__ = WorkerTraceback(stored)
+    return error
 
 
 def _plain_value(value: Any) -> Any:

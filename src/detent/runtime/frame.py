@@ -14,16 +14,18 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from ..clock import from_micros, span_micros
+from ..clock import span_micros
 from ..context import Abandoned, Call, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
-from ..errors import DeadlineExceeded, PayloadError, StepMismatch, StepsNotAsked
+from ..errors import PayloadError, StepMismatch, StepsNotAsked
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
 from .calls import encode_call, same_call
+from .deadlines import deadline_exceeded, has_passed
 from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
+from .publishing import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -62,7 +64,14 @@ class FrameCore:
         self.claimed = claimed
         self.definition = definition
         self.run_id = claimed.run_id
-        self.journal = Journal(steps)
+        recorded = list(steps)
+        self.journal = Journal(recorded)
+        # How often in a row a worker died in what this run does next.  What this attempt has recorded is
+        # behind that place, so that from there on nothing is known to have died.
+        moved_on = claimed.recoveries > 0 and any(
+            step.written_by == claimed.attempt and step.kind != "published" for step in recorded
+        )
+        self.crashes = 0 if moved_on else claimed.recoveries
         self.info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
         self.interrupt: str | None = (
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
@@ -71,6 +80,7 @@ class FrameCore:
         self.signal: PauseRun | CancelRun | None = None  # of a task, for the whole run
         self.suspending = False
         self.undoing = False
+        self.raised: Exception | None = None  # why the run ends, for the log and the error hook
         # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
         self.outgoing: Outgoing | None = None
         self.turns: Turns | None = None  # of a workflow that runs several tasks
@@ -151,7 +161,7 @@ class FrameCore:
             while self.interrupt is not None:
                 # Due at once: a resume that comes before we have left must not be missed.
                 yield Wait(self.now())
-            self._check_deadline()
+            self.check_deadline()
         if self.outgoing:
             yield from self.flush_outgoing()
         elif self.unwritten or self.carrying:
@@ -178,10 +188,10 @@ class FrameCore:
         """Make what was spawned durable (spawning.flush)."""
         raise NotImplementedError
 
-    def _check_deadline(self) -> None:
-        deadline = self.claimed.deadline
-        if deadline is not None and self.now() >= deadline:
-            raise DeadlineExceeded(self.run_id, from_micros(deadline).isoformat())
+    def check_deadline(self) -> None:
+        """Raise where the run is not done by its deadline."""
+        if has_passed(self.services, self.claimed):
+            raise deadline_exceeded(self.claimed)
 
     def now(self) -> int:
         return self.services.clock.now()
@@ -219,10 +229,11 @@ class FrameCore:
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
-        attempt = _attempts_made(found)
+        attempt, lost = self._attempts_made(found)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
+            context.lost = lost
             started = self.now()
             try:
                 if step.transactional:
@@ -253,11 +264,29 @@ class FrameCore:
             )
             return value
 
+    def _attempts_made(self, entry: model.Step | None) -> tuple[int, int]:
+        """How many attempts at a step have begun, and how many of them died with their worker.
+
+        Only those that failed use up the step's `Retry`; the others are limited by `max_recoveries`.
+        """
+        if entry is None:
+            return self.crashes, self.crashes
+        made, lost, died = entry.attempt, int(entry.progress or 0), self.crashes
+        if entry.state == StepState.RETRYING:
+            if (self.claimed.started_at or 0) < (entry.wake_at or 0):
+                died = 0  # taken over before the retry was due: it had not begun when the worker died
+        else:
+            made -= 1  # only seen executing: made again, or died with its worker
+            if died:  # as did each later attempt at `main`, before it was seen again
+                died = 1 + max(0, self.claimed.attempt - entry.written_by - 1)
+        return made + died, lost + died
+
     def _body(self, body: Body, started: int) -> Routine[Any]:
         self.running[body.context.key] = (body.context, started)
         try:
             return (yield body)
         finally:
+            self.crashes = 0  # the run has come past the place where its worker died
             self.running.pop(body.context.key, None)
             if self.shown:
                 self.shown -= {body.context.key}
@@ -320,8 +349,13 @@ class FrameCore:
             "input": text,
             "error": stored,
             "started_at": started,
+            "progress": str(context.lost) if context.lost else None,
         }
-        wait = None if isinstance(error, PayloadError) else step.retry.wait_after(context.attempt, error)
+        wait = (
+            None
+            if isinstance(error, PayloadError)
+            else step.retry.wait_after(context.attempt - context.lost, error)
+        )
         if wait is not None:
             wake_at = self.now() + jittered(span_micros(wait), step.retry.jitter)
             yield from self.record(
@@ -330,19 +364,28 @@ class FrameCore:
             self.note(
                 "retrying", {"step": context.key, "attempt": context.attempt, "error": error_line(error)}
             )
+            self._report(
+                error, context, f"failed; the next attempt is in {(wake_at - self.now()) / 1e6:.3g} s"
+            )
             yield from self.wait_until(wake_at)
             return False, None
         facts["finished_at"] = self.now()
         if step.on_exception == "skip":
             skipped = self.entry(context.key, kind, step.name, StepState.COMPLETED, result="null", **facts)
             yield from self.record(skipped)
+            self._report(error, context, "failed; it is skipped")
             return True, None
         failure = self.entry(context.key, kind, step.name, StepState.FAILED, **facts)
         yield from self.record(failure)
+        self._report(error, context, "failed")
         raised = raisable(step.name, stored)
         if type(raised) is type(error):
             _raise_by_policy(step, error, None)
         _raise_by_policy(step, raised, error)
+
+    def _report(self, error: Exception, context: Context, what: str) -> None:
+        what = f"step {context.key!r} (attempt {context.attempt}) {what}"
+        self.services.failed(error, context, what, level=logging.WARNING)
 
     def recorded(self, name: str, entry: model.Step, returns: Any) -> Any:
         """What a recorded step gives: its value, or its error."""
@@ -442,7 +485,13 @@ class FrameCore:
             context, started = self.running[key]
             self.shown |= {key}
             seen = self.entry(
-                key, "step", context.name, StepState.EXECUTING, attempt=context.attempt, started_at=started
+                key,
+                "step",
+                context.name,
+                StepState.EXECUTING,
+                attempt=context.attempt,
+                started_at=started,
+                progress=str(context.lost) if context.lost else None,
             )
             self.services.committer.post(Record(worker=self.claimed.worker, run_id=self.run_id, steps=[seen]))
 
@@ -462,6 +511,9 @@ class FrameCore:
         answer = await self.services.committer.arun(self._progress(step, loop, text), forever=True)
         self.answered(answer)
 
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        post_published(self.services, self.claimed, name, value, seq=self.journal.next_seq())
+
     def _progress(self, step: Context, loop: int, text: str) -> Record:
         key = progress_key(step.key, loop)
         place = self.entry(key, "progress", step.name, StepState.WAITING, progress=text)
@@ -478,13 +530,6 @@ def _raise_by_policy(step: Step[Any, Any], error: Exception, cause: Exception | 
     if cause is None:
         raise error
     raise error from cause
-
-
-def _attempts_made(entry: model.Step | None) -> int:
-    """How many attempts at a step have failed; the one that was only seen executing is made again."""
-    if entry is None:
-        return 0
-    return entry.attempt if entry.state == StepState.RETRYING else entry.attempt - 1
 
 
 def progress_key(key: str, loop: int) -> str:

@@ -17,6 +17,7 @@ from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, o
 from ..kernel.model import Claimed, RunEnd, StepState
 from . import spawning, waits
 from .branches import scope_var, see_branches
+from .deadlines import at_deadline, deadline_exceeded
 from .drivers import LINGER, RECHECK, Idling, adrive, drive
 from .frame import FrameCore
 from .guard import AsyncStepGuard, StepGuard
@@ -48,6 +49,7 @@ class Frame(FrameCore):
         self._root = Scope()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idling = Idling(services, self.branches, self._leave)
+        self._expired = False  # the function was cancelled at the deadline
         self._flushing: frozenset[asyncio.Task[None]] = frozenset()
 
     def unknowable(self, what: str) -> None:
@@ -92,7 +94,7 @@ class Frame(FrameCore):
     @property
     def put_down(self) -> bool:
         """Whether the workflow ends or leaves this worker: nothing more is delivered to it."""
-        leaves = self.suspending or self.ending or not self.live
+        leaves = self.suspending or self.ending or self._expired or not self.live
         return leaves or self.signal is not None or self.interrupt == "canceled"
 
     def _turns_on(self, loop: asyncio.AbstractEventLoop) -> Turns:
@@ -328,6 +330,7 @@ class Frame(FrameCore):
         see_branches(self._loop)
         if self.interrupt is not None:
             self._told_on_loop()
+        alarm = at_deadline(self.services, self.claimed, self._expire)
         try:
             return await request.definition.function(*request.args, **request.kwargs)
         except asyncio.CancelledError as error:
@@ -337,6 +340,8 @@ class Frame(FrameCore):
                 raise self.signal from None
             if self.interrupt == "canceled":
                 raise Canceled from None
+            if self._expired:
+                raise deadline_exceeded(self.claimed) from None
             if task.cancelling():
                 raise Abandoned from None  # the loop is going down
             raise RuntimeError(f"{request.definition.name} awaited something that was cancelled") from error
@@ -345,10 +350,18 @@ class Frame(FrameCore):
             raise
         finally:
             self.ending = True
+            if alarm is not None:
+                alarm.cancel()
             self._idling.main = None
             while task.cancelling():
                 task.uncancel()
             await self._end_branches()
+
+    def _expire(self) -> None:
+        """On the loop: the deadline has passed while the function runs."""
+        if self._idling.main is not None and not self.suspending and not self.undoing:
+            self._expired = True
+            self._idling.main.cancel()
 
     async def _end_branches(self) -> None:
         """What the workflow has started ends with it; what executes while it is put down ends by itself."""

@@ -29,7 +29,6 @@ from .requests import Body, Commit, Read
 from .services import Services
 from .spawned import Work
 
-log = logging.getLogger("detent.worker")
 DRAINED = 200  # inputs of an inbox that share a commit
 
 
@@ -104,10 +103,8 @@ class Letter(Work):
 
     def _report(self, error: BaseException) -> None:
         """To the log and the app's own hook, after it is durable."""
-        what = f"{self.claimed.kind} {self.claimed.node}"
-        log.warning("%s: %s failed", self.claimed.run_id, what, exc_info=error)
-        if self.services.on_error is not None:
-            self.services.on_error(error, self.context)
+        what = f"{self.claimed.kind} {self.claimed.node!r} (attempt {self.claimed.attempt}) failed"
+        self.services.failed(error, self.context, what, level=logging.WARNING)
 
     def _settled(self, ending: Ending) -> Routine[None]:
         answer: Settled = yield Commit(self._settle(ending))

@@ -12,13 +12,13 @@ from typing import Any
 from ..awaiting import close_unawaited, refuse_unawaited
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
 from ..errors import CompensationFailed
-from ..kernel.model import Claimed, ExecutionKey, Park, Settle, Settled, Verdict
+from ..kernel.model import MAIN, Claimed, ExecutionKey, Park, Settle, Settled, Verdict
 from ..kernel.settle import Ending, Outcome, settle
 from . import undo
+from .bodies import exited
 from .calls import decode_call
 from .drivers import adrive_main, drive
-from .failures import encode_error
-from .frame import error_line
+from .failures import encode_error, raisable
 from .frames import Frame
 from .requests import Commit, MainBody
 
@@ -46,6 +46,7 @@ def _main(frame: Frame) -> Routine[None]:
             yield from _park(frame)
         else:
             yield from _settle(frame, ending)
+            _report(frame, ending)
     except (Abandoned, asyncio.CancelledError):
         log.info("run %s was let go of; another worker goes on", frame.run_id)
     finally:
@@ -73,13 +74,13 @@ def _workflow(frame: Frame) -> Routine[Ending]:
     except Canceled:
         return (yield from _canceled(frame))
     except PauseRun as signal:
+        frame.raised = signal.error
         return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
     except CancelRun as signal:
+        frame.raised = signal.error
         return (yield from _canceled_by_step(frame, encode_error(signal.error)))
     except Exception as error:
-        log.info(
-            "run %s of %s raised %s", frame.run_id, frame.definition.name, error_line(error), exc_info=error
-        )
+        frame.raised = error
         stored = encode_error(error)
         if frame.definition.on_exception == "pause":
             return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=stored)
@@ -90,18 +91,22 @@ def _workflow(frame: Frame) -> Routine[Ending]:
 
 def _body(frame: Frame) -> Routine[Any]:
     definition = frame.definition
+    frame.check_deadline()
     args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
     if definition.wants_context:
-        args = (Context(frame.info, definition.name, "main", frame.claimed.attempt, frame), *args)
+        args = (context_of(frame), *args)
     try:
         value = yield MainBody(definition, args, kwargs)
-    except BaseException:
+    except BaseException as error:
         close_unawaited(frame)
+        if isinstance(error, SystemExit):
+            raise exited(definition.name, error) from error
         raise
     if frame.suspending or (frame.waits and not definition.is_async):
-        # The code swallowed the signal with a bare `except:`; it leaves all the same.
+        # The code swallowed the signal with a bare `except:`; it leaves anyway.
         raise Suspended
     refuse_unawaited(frame)
+    frame.check_deadline()  # a function without steps has not looked at it before
     return value
 
 
@@ -109,6 +114,7 @@ def _failed(frame: Frame, error: str | None) -> Routine[Ending]:
     try:
         yield from undo.undo_all(frame, error)
     except CompensationFailed as failure:
+        frame.raised = failure
         return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(failure))
     return Ending(outcome=Outcome.FAILED, now=frame.now(), error=error)
 
@@ -147,6 +153,28 @@ def _settle(frame: Frame, ending: Ending) -> Routine[None]:
         answer = yield Commit(_settling(frame, ending))
     if answer.verdict is Verdict.STALE:
         raise Abandoned
+
+
+def context_of(frame: Frame) -> Context:
+    """The context of the workflow's own function."""
+    return Context(frame.info, frame.definition.name, MAIN, frame.claimed.attempt, frame)
+
+
+_CONSEQUENCES = {
+    Outcome.FAILED: "it has failed",
+    Outcome.PAUSED_BY_EXCEPTION: "it is paused by an error",
+    Outcome.CANCELED_BY_EXCEPTION: "it is canceled by an error",
+}
+
+
+def _report(frame: Frame, ending: Ending) -> None:
+    """The end is durable: now the exception goes to the log, and to the app's error hook."""
+    what = _CONSEQUENCES.get(ending.outcome)
+    if what is not None:
+        # Undoing may have taken several deliveries: then only the stored error is left.
+        error = frame.raised or raisable(frame.definition.name, ending.error)
+        frame.raised = None
+        frame.services.failed(error, context_of(frame), what, level=logging.ERROR)
 
 
 def _settling(frame: Frame, ending: Ending) -> Settle:

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from ..clock import from_micros, span_micros
+from ..clock import span_micros
 from ..context import Abandoned, Canceled, FlowControl, Routine, Signal, Suspended
-from ..errors import DeadlineExceeded, RunError
+from ..errors import DeadlineExceeded, RunError, StepFailed
 from ..functions import Step
 from ..kernel import model
 from ..kernel.advance import Course
@@ -31,14 +31,13 @@ from ..kernel.retries import StoredRetry
 from ..kernel.settle import Ending, Outcome
 from .calls import decode_call
 from .carrying import Carried, carry, performed
+from .deadlines import deadline_exceeded, has_passed
 from .failures import decode_error, describe, encode_error
 from .frame import jittered
 from .mains import key_of
 from .requests import Body, Commit, Read, TransactionalBody
 from .services import Services
 from .spawned import Work
-
-log = logging.getLogger("detent.worker")
 
 RETRY = "retry"  # under which name a node's own retries are counted
 _ACTIONS = {
@@ -77,7 +76,9 @@ class NodeWork(Work):
 
     def _routine(self) -> Routine[None]:
         try:
+            self.performing = True
             ending = yield from self._ending()
+            self.performing = False
             while ending is not None:
                 answer: Settled = yield Commit(self._settle(ending))
                 if answer.verdict is Verdict.STALE:
@@ -102,15 +103,20 @@ class NodeWork(Work):
                 raise Suspended
             try:
                 yield from self._prepare()
-                return (yield from self._perform())
+                ending = yield from self._perform()
+                if ending is not None and ending.outcome is Outcome.SUCCESS:
+                    self._check_deadline()
+                return ending
             except FlowControl as signal:
                 return self._flow(signal)
         except Canceled:
             return self._end(Outcome.CANCELED_BY_OPERATOR)
         except asyncio.CancelledError:
-            if self.interrupt != "canceled":
-                raise Abandoned from None
-            return self._end(Outcome.CANCELED_BY_OPERATOR)
+            if self.interrupt == "canceled":
+                return self._end(Outcome.CANCELED_BY_OPERATOR)
+            if self.expired:
+                return (yield from self._failed(deadline_exceeded(self.claimed)))
+            raise Abandoned from None
         except Carried as carried:
             return (yield from self._failed(carried.error))
         except (Signal, GeneratorExit):
@@ -120,6 +126,10 @@ class NodeWork(Work):
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
             return (yield from self._failed(error))
+
+    def _check_deadline(self) -> None:
+        if has_passed(self.services, self.claimed):
+            raise deadline_exceeded(self.claimed)
 
     def _perform(self) -> Routine[Ending | None]:
         """The body, and what surrounds it."""
@@ -137,9 +147,7 @@ class NodeWork(Work):
             ours = yield Read(self._reconcile)
             if not ours:
                 raise Abandoned
-        if self.claimed.deadline is not None and self._now() >= self.claimed.deadline:
-            moment = from_micros(self.claimed.deadline).isoformat()
-            raise DeadlineExceeded(self.claimed.run_id, moment)
+        self._check_deadline()
 
     def _reconcile(self) -> bool:
         assert self.course is not None
@@ -175,6 +183,8 @@ class NodeWork(Work):
 
     def _failed(self, error: BaseException) -> Routine[Ending]:
         """What an exception comes to: the node's own `retry`, then a policy; each counts for itself."""
+        if isinstance(error, StepFailed) and isinstance(error.__cause__, SystemExit):
+            error = error.__cause__  # policies see what the body raised
         self._raised = error
         spent: dict[str, int] = {}
         if self.claimed.failures:
@@ -257,18 +267,8 @@ class NodeWork(Work):
         error = self._raised
         if error is None:
             return
-        log.warning(
-            "run %s: node %r (attempt %d) raised",
-            self.claimed.run_id,
-            self.shown,
-            self.claimed.attempt,
-            exc_info=error,
-        )
-        if self.services.on_error is not None:
-            try:
-                self.services.on_error(error, self.context)
-            except Exception:
-                log.exception("the error hook itself failed")
+        what = f"node {self.shown!r} (attempt {self.claimed.attempt}) raised"
+        self.services.failed(error, self.context, what, level=logging.WARNING)
 
     def _call(
         self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -22,7 +22,7 @@ import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..context import Abandoned
+from ..context import Abandoned, unrecorded_var
 from ..errors import NotPicklable, StepCrashed, StepTimeout
 from ..functions import Definition, Step
 from .failures import encode_error, raisable
@@ -193,6 +193,7 @@ def serve(pipe: Connection) -> None:
         # Not SIG_IGN, which programs that a step starts would inherit.
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_PARENT)
+    unrecorded_var.set("a step with executor='process': return the value, and publish it in the workflow")
     threading.Thread(target=_end_with_parent, name="detent-parent", daemon=True).start()
     try:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,6 +26,8 @@ from .courses import Courses
 from .minds import DeciderMind
 from .processes import Processes
 from .registry import Heroes, Registry
+
+log = logging.getLogger("detent.worker")
 
 
 class Local(Protocol):
@@ -133,9 +136,17 @@ class Loop:
             return self._own
 
     def _run(self) -> None:
-        assert self._own is not None
-        asyncio.set_event_loop(self._own)
-        self._own.run_forever()
+        loop = self._own
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+                return
+            except SystemExit:
+                # asyncio raises it out of the loop when a task ends with it.  It is also the outcome of
+                # that task, so that the workflow sees it; the other workflows must go on.
+                log.warning("sys.exit() was called in a task of a workflow; the worker goes on")
 
     def close(self) -> None:
         with self._guard:
@@ -200,6 +211,16 @@ class Services:
         text = msgspec.json.encode(detail).decode()
         line = HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
         self.committer.post(Note(events=[line]))
+
+    def failed(self, error: BaseException, context: Context, what: str, *, level: int) -> None:
+        """Log a failure that is stored by now, and pass it to the app's error hook."""
+        run, facts = context.run, context.facts
+        log.log(level, "run %s of %s: %s", run.id, run.type, what, exc_info=error, extra=facts)
+        if self.on_error is not None:
+            try:
+                self.on_error(error, context)
+            except (Exception, SystemExit):
+                log.exception("on_error itself failed", extra=facts)
 
     def close(self) -> None:
         self.loop.close()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 from ..clock import span_micros
 from ..context import Abandoned, Canceled, Context, Routine, RunInfo, Suspended
-from ..errors import PayloadError
+from ..errors import DeadlineExceeded, PayloadError
 from ..functions import Step
 from ..kernel import model
 from ..kernel.model import Claimed, Park, Record, Settle, Settled, StepState, Verdict
 from ..kernel.settle import Ending, Outcome, settle
 from .calls import decode_call
+from .deadlines import at_deadline, deadline_exceeded, has_passed
 from .drivers import adrive_main, drive
 from .failures import encode_error
 from .frame import jittered, progress_key
 from .mains import key_of
+from .publishing import post_published
 from .requests import Body, Commit, MainBody, TransactionalBody, Wait
 from .services import Services
 from .transactions import in_transaction
@@ -45,6 +48,8 @@ class Work:
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
         )
         self.live = True
+        self.performing = False  # the body runs, and may be cancelled at the deadline
+        self.expired = False  # it was
         self.waits: list[Wait] = []
         self._places = {entry.key: entry.progress for entry in steps if entry.kind == "progress"}
         self._task: asyncio.Task[Any] | None = None
@@ -59,7 +64,18 @@ class Work:
     async def arun(self) -> None:
         """Run it on this loop."""
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
-        await adrive_main(self.services, self._routine(), self.waits, _no_main)
+        alarm = at_deadline(self.services, self.claimed, self._expire)
+        try:
+            await adrive_main(self.services, self._routine(), self.waits, _no_main)
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _expire(self) -> None:
+        """On the loop: the deadline of the run has passed while this executes."""
+        if self.performing and self._task is not None:
+            self.expired = True
+            self._task.cancel()
 
     def _routine(self) -> Routine[None]:
         """From here to its end."""
@@ -118,6 +134,9 @@ class Work:
             return
         self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
 
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        post_published(self.services, self.claimed, name, value)
+
     def _place(self, loop: int, text: str) -> Record:
         place = model.Step(
             run_id=self.claimed.run_id,
@@ -145,16 +164,20 @@ class SpawnedStep(Work):
         super().__init__(services, claimed, step.name, steps)
         self.step = step
         self.is_async = step.is_async
+        self._raised: Exception | None = None
         if self.interrupt == "paused":
             self.interrupt = None  # it was claimed before: it ends, and is recorded
 
     def _routine(self) -> Routine[None]:
         try:
+            self.performing = True
             ending = yield from self._ending()
+            self.performing = False
             if ending is not None:
                 answer: Settled = yield Commit(self._settle(ending))
                 if answer.verdict is Verdict.STALE:
                     raise Abandoned
+                self._report(ending)
         except Suspended:
             yield Commit(
                 Park(
@@ -175,6 +198,8 @@ class SpawnedStep(Work):
         if self.interrupt == "canceled":
             return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
         try:
+            if has_passed(self.services, self.claimed):
+                raise deadline_exceeded(self.claimed)
             args, kwargs = decode_call(self.services.codec, self.step, self.claimed.input or "{}")
             if self.step.transactional:
                 yield TransactionalBody(self.step, self.context, args, kwargs, self._finish, self._recorded)
@@ -184,9 +209,11 @@ class SpawnedStep(Work):
         except Canceled:
             return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
         except asyncio.CancelledError:
-            if self.interrupt != "canceled":
-                raise Abandoned from None
-            return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
+            if self.interrupt == "canceled":
+                return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=self._now())
+            if self.expired:
+                return self._failure(deadline_exceeded(self.claimed))
+            raise Abandoned from None
         except Exception as error:
             return self._failure(error)
 
@@ -196,10 +223,20 @@ class SpawnedStep(Work):
         )
         return Ending(outcome=Outcome.SUCCESS, now=self._now(), result=text)
 
+    def _report(self, ending: Ending) -> None:
+        """The state is durable: now the exception goes to the log, and to the app's error hook."""
+        if self._raised is not None:
+            again = ending.outcome is Outcome.REATTEMPTED_BY_EXCEPTION
+            what = f"step {self.context.key!r} (attempt {self.claimed.attempt}) failed"
+            what += f"; the next attempt is in {ending.wait / 1e6:g} s" if again else ""
+            self.services.failed(self._raised, self.context, what, level=logging.WARNING)
+
     def _failure(self, error: Exception) -> Ending:
+        self._raised = error
         stored = encode_error(error)
         retry = self.step.retry
-        wait = None if isinstance(error, PayloadError) else retry.wait_after(self.claimed.failures + 1, error)
+        in_vain = isinstance(error, PayloadError | DeadlineExceeded)
+        wait = None if in_vain else retry.wait_after(self.claimed.failures + 1, error)
         if wait is not None:
             pause = jittered(span_micros(wait), retry.jitter)
             return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)

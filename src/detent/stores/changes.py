@@ -28,6 +28,7 @@ from ..kernel.model import (
 from . import readiness
 from .base import Tx, batch, send
 from .canceling import cancel_rest, wake_waiting
+from .deadlines import rows_of
 from .listing import attribute_rows
 
 
@@ -119,6 +120,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         send(tx, statement, rows)
     if attributes := attribute_rows(changes.runs):
         send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
+    if deadlines := rows_of(changes.runs):
+        send(tx, sql.deadlines.insert, deadlines)
     # Counted before anything is put down: what is put down looks by itself what has happened by now.
     woken = readiness.count(tx, changes.settled, changes.now)
     if changes.parked:

@@ -262,7 +262,7 @@ def _return(
     turn: int,
     changes: Changes,
 ) -> None:
-    cause = TooManyRecoveries(name, orphan.recoveries)
+    cause = TooManyRecoveries(name, 0 if progressed else orphan.recoveries)
     plan = recover(
         orphan,
         progressed=progressed,
@@ -306,6 +306,8 @@ def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:
             found.now = number
         elif kind == "due":
             found.next_due = number or None
+        elif kind == "deadline":
+            found.next_deadline = number or None
         elif kind == "head":
             found.head = number
         elif kind == "ready":

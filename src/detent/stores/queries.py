@@ -20,6 +20,7 @@ TABLES_OF_A_RUN = {
     "detent_readiness": "PRIMARY",
     "detent_history": "detent_history_run",
     "detent_attributes": "PRIMARY",
+    "detent_deadlines": "PRIMARY",
     "detent_graphs": "PRIMARY",
     "detent_waits": "detent_waits_run",
     "detent_events": "PRIMARY",

@@ -27,7 +27,7 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, letters, listing, nodes, removing, streams
+from . import canceling, control, deadlines, graphs, leases, letters, listing, nodes, removing, streams
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -163,6 +163,21 @@ class SqlStore:
         trail.committed()
         return claimed()
 
+    def claim_overdue(
+        self,
+        worker: str,
+        *,
+        queues: Collection[str],
+        jobs: Collection[str],
+        token: Callable[[], str],
+        now: int,
+    ) -> list[Claimed]:
+        """Lease an execution of each run whose deadline has passed while it waits; twice finds no more."""
+        return self._again(
+            self._claims,
+            lambda tx: deadlines.claim_overdue(tx, worker, queues=queues, jobs=jobs, token=token, now=now),
+        )()
+
     def release(self, claimed: Sequence[Claimed]) -> None:
         """Hand executions back that were not begun; twice does nothing."""
         self._again(self._claims, lambda tx: leases.release(tx, claimed))
@@ -211,6 +226,12 @@ class SqlStore:
         """When the next timer is due."""
         with self._reading() as tx:
             due: int | None = tx.query(tx.sql.next_due, floor=trail.timers if trail is not None else 0)[0][0]
+            return due
+
+    def next_deadline(self) -> int | None:
+        """When the next deadline of a run passes that is not over."""
+        with self._reading() as tx:
+            due: int | None = tx.query(tx.sql.deadlines.next)[0][0]
             return due
 
     # Control

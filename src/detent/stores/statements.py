@@ -15,6 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from ..kernel.model import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from .deadline_statements import DeadlineStatements, build_deadlines
 from .decider_statements import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert
 from .graph_statements import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
@@ -52,6 +53,7 @@ class Statements(msgspec.Struct, frozen=True):
     clear_readiness: str
     wake: str
     graphs: GraphStatements
+    deadlines: DeadlineStatements
     deciders: DeciderStatements
     projections: ProjectionStatements
     # Messages
@@ -195,6 +197,7 @@ SELECT t.run_id, t.node, t.required, t.settled
             "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
         ),
         graphs=build_graphs(d),
+        deadlines=build_deadlines(d),
         deciders=build_deciders(d, run_columns),
         projections=build_projections(d),
         insert_messages=d.insert_new(
@@ -254,6 +257,8 @@ UNION ALL
 SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0, 0 FROM detent_executions
  WHERE state = 'timer' AND scheduled_for >= :floor
 UNION ALL
+SELECT 'deadline', '', COALESCE(MIN(deadline), 0), 0, 0 FROM detent_deadlines
+UNION ALL
 SELECT 'head', '', COALESCE(MAX(value), 0), 0, 0 FROM detent_counters WHERE name = 'events'
 UNION ALL
 SELECT 'ready', '', COUNT(*), 0, 0
@@ -274,7 +279,8 @@ SELECT r.state, r.id, 0, 0, 0
 SELECT DISTINCT x.run_id, x.attempt
   FROM {d.rows("run_id", "attempt")}
   {d.join("detent_steps", "s")}
-    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')""",
+    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
+   AND s.kind <> 'published'""",
         # Handed back unexecuted, as if never claimed.
         release=d.update(
             "detent_executions",
@@ -333,8 +339,8 @@ SELECT {execution_row} FROM detent_executions e
         history="SELECT happened_at, event, detail FROM detent_history WHERE run_id = :id ORDER BY seq",
         published="""
 SELECT result FROM detent_steps
- WHERE run_id = :id AND kind = 'publish' AND name = :name
- ORDER BY seq DESC LIMIT 1""",
+ WHERE run_id = :id AND kind IN ('publish', 'published') AND name = :name
+ ORDER BY finished_at DESC, seq DESC LIMIT 1""",
     )
 
 

@@ -19,7 +19,7 @@ from ..stores.sql import SqlStore
 from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
-MOST_TIMERS = 10_000  # moments to which an instance's speedrun moves: its timers may go on for ever
+MOST_MOVES = 10_000  # moments to which a speedrun moves: timers and reattempts may go on for ever
 
 In = TypeVar("In")
 E = TypeVar("E")
@@ -101,24 +101,21 @@ class TestingApp(App):
     def speedrun(self, run: Any, instance: str | None = None) -> Run[Any]:
         """Let time fly until the run is over, paused, or waits for what only the test can give.
 
-        Takes a run, or a decider and its instance.
+        Takes a run, or a decider and its instance.  One that waits again and again, without an end, is
+        an error after 10,000 waits, which names the node.
         """
         found: Run[Any] = run if instance is None else self._run_of(run, instance)
         moves = 0
         while True:
-            self.settle_down()
+            self._settle_down(found)
             found.refresh()
-            if found.row.state != RunState.READY:
-                return found
-            due = self.engine.store.next_due()
+            due = self._next_due() if found.row.state == RunState.READY else None
             if due is None:
+                self.engine.sweep()
                 return found
             moves += 1
-            if found.row.kind == DECIDER and moves > MOST_TIMERS:
-                raise DetentError(
-                    f"{found.id} sets one timer after the other, {moves} by now, and is never over: "
-                    f"use app.advance(hours=1)"
-                )
+            if moves > MOST_MOVES:
+                raise DetentError(f"the run is not over after {MOST_MOVES} waits{_by(found)}")
             self._move(due)
 
     def _run_of(self, decider: Any, instance: str) -> Run[Any]:
@@ -128,13 +125,19 @@ class TestingApp(App):
         """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
         goal = self.clock.now() + span_of_parts("app.advance()", span, parts)
         self.settle_down()
-        due = self.engine.store.next_due()
+        due = self._next_due()
         while due is not None and self.clock.now() < due <= goal:
             self._move(due)
             self.settle_down()
-            due = self.engine.store.next_due()
+            due = self._next_due()
         self._move(goal)
         self.settle_down()
+        self.engine.sweep()
+
+    def _next_due(self) -> int | None:
+        """When something happens by itself: a timer is due, or a deadline passes."""
+        moments = (self.engine.store.next_due(), self.engine.store.next_deadline())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _move(self, moment: int) -> None:
         self.clock.move_to(moment)
@@ -142,19 +145,35 @@ class TestingApp(App):
 
     def settle_down(self) -> None:
         """Wait until nothing runs that does not wait for time or for others."""
+        self._settle_down(None)
+
+    def _settle_down(self, run: Run[Any] | None) -> None:
         worker = self.engine.worker
         if worker is None:
             raise DetentError("the app is not open: use `with app:`, or the fixture detent_app")
         deadline = time.monotonic() + PATIENCE
         while not worker.settled_down():
             if time.monotonic() > deadline:
-                raise DetentError(f"the workflow did not come to rest within {PATIENCE:g} s of real time")
+                raise DetentError(
+                    f"the app did not come to rest within {PATIENCE:g} s of real time{_by(run)}"
+                )
             time.sleep(0.0005)
 
     def poke(self) -> None:
         """Tell the worker to look for due work."""
         if self.engine.worker is not None:
             self.engine.worker.poke()
+
+
+def _by(run: Run[Any] | None) -> str:
+    """What a run that never comes to rest is doing, for the end of a message."""
+    if run is None:
+        return ""
+    if run.row.kind == DECIDER:
+        return f": {run.id} sets one timer after the other; use app.advance(hours=1)"
+    latest = max(run.executions(), key=lambda item: item.attempt, default=None)
+    what = f"{latest.node!r} is at attempt {latest.attempt}" if latest is not None else "it waits"
+    return f": in run {run.id} of {run.type}, {what}"
 
 
 class _Including(Starter):

@@ -9,7 +9,7 @@ from ..errors import DetentError
 from ..kernel.decide import DECIDER
 from ..stores.base import Driver
 from ..stores.sqlite import SqliteDriver
-from .apps import MOST_TIMERS, TestingApp
+from .apps import MOST_MOVES, TestingApp
 from .clock import ManualClock
 from .crashing import Crash, CrashingStore, Point, crashing, points_of
 
@@ -80,7 +80,7 @@ class DeciderTrial:
 
     def _rest(self, app: TestingApp) -> None:
         """Let time fly until nothing is due any more, or until the crash."""
-        for _ in range(MOST_TIMERS):
+        for _ in range(MOST_MOVES):
             self._settle_down(app)
             due = None if crashing(app).crashed.is_set() else app.engine.store.next_due()
             if due is None:

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 
-from ..context import Abandoned
+from ..context import Abandoned, unrecorded_var
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow
 from ..projections import ProjectionPlan
 from ..runtime.projecting import Progress, Runner
@@ -100,6 +100,7 @@ class Projector:
     # The thread
 
     def _work(self) -> None:
+        unrecorded_var.set("a projection: write to its view instead")
         wait = FIRST_WAIT
         while not self._stopped.is_set():
             if not self._begin_round():

@@ -29,7 +29,7 @@ from ..kernel.settle import LETTERS, Ending, Outcome, settle
 from ..runtime.failures import encode_error
 from ..runtime.frames import Frame
 from ..runtime.letters import letter
-from ..runtime.mains import arun_main, key_of, run_main
+from ..runtime.mains import arun_main, context_of, key_of, run_main
 from ..runtime.node_kinds import node_work
 from ..runtime.services import Services
 from ..runtime.spawned import SpawnedStep, Work
@@ -77,6 +77,7 @@ class Worker:
         self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
         self._trail = Trail()
         self._next_due: int | None = None
+        self._next_deadline: int | None = None  # when a run that waits may pass its deadline
         self._nothing_ready = False  # when the heart looked last
         self._draining = False
         self.alone = False  # no other worker was in office when we looked last
@@ -152,6 +153,14 @@ class Worker:
             if self._next_due is not None and self._next_due <= due:
                 return
             self._next_due = due
+        self._poked.set()
+
+    def expect_deadline(self, deadline: int) -> None:
+        """A run that was started here has this deadline."""
+        with self._guard:
+            if self._next_deadline is not None and self._next_deadline <= deadline:
+                return
+            self._next_deadline = deadline
         self._poked.set()
 
     def saturated(self) -> bool:
@@ -263,13 +272,16 @@ class Worker:
         claimed = work.claimed
         if self._draining or isinstance(error, asyncio.CancelledError):
             return
-        log.error("run %s: executing %r broke", claimed.run_id, claimed.node, exc_info=error)
+        context = context_of(work) if isinstance(work, Frame) else work.context
         now = self._services.clock.now()
         plan = settle(
             claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
         )
         self._services.committer.post(
             Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
+        )
+        self._services.failed(
+            error, context, f"executing {claimed.node!r} broke; the run is paused", level=logging.ERROR
         )
 
     def _done(self, work: Frame | Work) -> None:
@@ -292,18 +304,23 @@ class Worker:
 
     def _dispatch(self) -> None:
         while not self._draining:
-            # Without a free slot only a poke counts: a timer that is due cannot begin anyway.
-            self._services.clock.wait(self._poked, self._next_due if self._free > 0 else None)
+            self._services.clock.wait(self._poked, self._wake_at())
             if self._draining:
                 return
             with self._guard:
                 self._poked.clear()
                 due = self._next_due is not None and self._next_due <= self._services.clock.now()
-                wanted = self._backlog or due
-                self._claiming = wanted and self._free > 0
+                wanted = (self._backlog or due) and self._free > 0
+                overdue = (
+                    self._next_deadline is not None and self._next_deadline <= self._services.clock.now()
+                )
+                self._claiming = wanted or overdue
             if self._claiming:
                 try:
-                    self._claim()
+                    if overdue:
+                        self._claim_overdue()
+                    if wanted:
+                        self._claim()
                 except Exception as error:
                     if self._services.store.driver.trouble(error) is not Trouble.GONE:
                         log.exception("worker %s: claiming failed", self.id)
@@ -312,6 +329,37 @@ class Worker:
                     self._poked.set()
                 finally:
                     self._claiming = False
+
+    def _wake_at(self) -> int | None:
+        """The next timer, and the next deadline; without a free slot, a timer cannot begin anyway."""
+        due = self._next_due if self._free > 0 else None
+        return min((moment for moment in (due, self._next_deadline) if moment is not None), default=None)
+
+    def _claim_overdue(self) -> None:
+        """Take runs whose deadline has passed while they wait, also without a free slot: they only end."""
+        self._next_deadline = None
+        tokens: list[str] = []
+
+        def token() -> str:
+            tokens.append(self._token())
+            return tokens[-1]
+
+        now = self._services.clock.now()
+        queues, jobs = set(self._queues), set(self._services.registry.names)
+        try:
+            store = self._services.store
+            claimed = store.claim_overdue(self.id, queues=queues, jobs=jobs, token=token, now=now)
+            journals = self._journals(claimed)
+        except BaseException:
+            with self._guard:
+                self._next_deadline = now
+                self._astray.update(tokens)
+            raise
+        with self._guard:
+            self._free -= len(claimed)
+        self.deliver(claimed, journals)
+        if claimed:
+            self.expect_deadline(now)  # there may be more
 
     def _claim(self) -> None:
         """Claim as many as fit, and learn when to look again."""
@@ -379,11 +427,12 @@ class Worker:
         self._show_long_steps()
         self.projector.pulse(pulse.head)
         self._next_due = pulse.next_due
+        self._next_deadline = pulse.next_deadline
         self._nothing_ready = not pulse.ready and not self._trail.dear  # else it did not look
         due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
         if pulse.ready or due or (self._trail.dear and self._trail.affordable()):
             self.poke()
-        elif pulse.next_due is not None:
+        elif pulse.next_due is not None or pulse.next_deadline is not None:
             self._poked.set()  # to wait for the right moment
 
     def tell(self, run_id: str, state: str | None) -> None:
