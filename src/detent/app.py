@@ -271,8 +271,12 @@ class App:
         """
         return self.engine.remove_old(older_than, limit)
 
-    def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
-        """Begin a new run that keeps everything before `from_step`."""
+    def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
+        """Begin a new run that keeps everything recorded before `from_step`.
+
+        Without a step it keeps everything that holds, and continues: so a run that failed or was
+        canceled goes on.  Steps that were compensated run again.
+        """
         run_id = run if isinstance(run, str) else run.id
         start = self.engine.fork(run_id, from_step, Options(id=id))
         return self._start(start)[0]

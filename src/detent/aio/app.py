@@ -210,7 +210,10 @@ class AsyncApp:
         """Remove runs that ended longer ago; see `App.gc`."""
         return await in_thread(lambda: self.engine.remove_old(older_than, limit))
 
-    async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
+    async def fork(
+        self, run: AsyncRun[R] | str, *, from_step: str | None = None, id: str | None = None
+    ) -> AsyncRun[R]:
+        """Begin a new run that keeps what another has done; see `App.fork`."""
         run_id = run if isinstance(run, str) else run.id
         start = await in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))
         return (await self._start(start))[0]

@@ -61,7 +61,7 @@ from ..stores.opening import open_store
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
 from .attributes import with_attributes
-from .forking import fork_graph
+from .forking import fork_graph, kept_of
 from .heroes import Heroes
 from .including import collect
 from .retention import Sweeper, remove_expired
@@ -513,20 +513,20 @@ class Engine:
 
     # Fork
 
-    def fork(self, run_id: str, from_step: str, options: Options) -> Start:
-        """A new run that keeps everything before that step."""
+    def fork(self, run_id: str, from_step: str | None, options: Options) -> Start:
+        """A new run that keeps everything before that step; without one, everything that holds."""
         row = self.row(run_id)
         if row.kind == DECIDER:
             raise InvalidState(
                 "fork", run_id, "an instance of a decider", "its state at any event: app.state_at"
             )
         if row.kind == "function":
-            start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+            start = plan_fork(self.services, row, kept_of(self.store, row, from_step), options)
         else:
             start = self._fork_graph(row, from_step, options)
         return with_attributes(start, row.attributes)
 
-    def _fork_graph(self, row: RunRow, from_node: str, options: Options) -> Start:
+    def _fork_graph(self, row: RunRow, from_node: str | None, options: Options) -> Start:
         run, chosen = fork_row(self.services, row, options)
         course = self.services.courses.of_row(row)
         course = msgspec.structs.replace(course, claimed=claimed_of_row(fresh_row(run, False)))

@@ -258,12 +258,18 @@ class Advance:
         if not items:
             self._complete(id, [])
             return
-        self.counts[f"{id}[]"] = Count(0, len(items))
-        self.counted.add(f"{id}[]")
         assert node.arg is not None
+        settled = 0
         for index, item in enumerate(items):
+            if self._past.get(f"{id}[{index}]", (0, False))[1]:
+                settled += 1  # a fork has kept it
+                continue
             text = self._input(node, {node.arg: item})
             self.executions.append(self._execution(f"{id}[{index}]", node, text))
+        self.counts[f"{id}[]"] = Count(settled, len(items))
+        self.counted.add(f"{id}[]")
+        if settled == len(items):
+            self._ready.append(f"{id}[]")
 
     def _collect(self, spread: str) -> None:
         """All items have settled: the list of their results, in their order."""

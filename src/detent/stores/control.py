@@ -42,7 +42,7 @@ def resume(tx: Tx, run_id: str, *, now: int, course: Course | None = None) -> Ru
         resume_graph(tx, run, course, now)
         return run
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
-        raise InvalidState("resume", run_id, "failed and undone", "app.fork(run, from_step=...) begins anew")
+        raise InvalidState("resume", run_id, "failed and undone", "app.fork(run) continues in a new run")
     _resume_locked(tx, run, now)
     return run
 

@@ -150,7 +150,7 @@ def fresh(execution: Claimed, now: int) -> NewExecution:
 def _active(tx: Tx, verb: str, run_id: str) -> RunRow:
     run = lock(tx, run_id)
     if run.state in _OVER:
-        raise InvalidState(verb, run_id, run.state, "app.fork(run, from_step=...) begins a new run")
+        raise InvalidState(verb, run_id, run.state, "app.fork(run) continues it in a new run")
     return run
 
 
