@@ -53,6 +53,7 @@ def execution_document(app: App, item: Execution) -> dict[str, Any]:
         "input": call_document(app, item.input),
         "result": payload(app, item.result),
         "error": None if item.error is None else error_document(item.error),
+        "ancestry_hash": item.ancestry_hash,
     }
 
 

@@ -130,7 +130,7 @@ def _copies(
     def copy(id: str, parents: list[str]) -> None:
         row = done[id]
         digests = [copies[parent].ancestry_hash or "" for parent in parents if parent in copies]
-        copies[id] = EndedExecution(
+        copies[id] = one = EndedExecution(
             run_id=run.id,
             node=id,
             attempt=1,
@@ -143,7 +143,10 @@ def _copies(
             created_at=run.created_at,
             finished_at=row.finished_at or run.created_at,
             result=row.result,
-            ancestry_hash=ancestry_hash(run.id, id, 1, digests),
+            error=row.error,
+        )
+        one.ancestry_hash = ancestry_hash(
+            run.id, id, 1, digests, job=one.job, outcome=one.outcome, result=one.result, error=one.error
         )
 
     for id in _in_order(graph):

@@ -48,6 +48,7 @@ class Execution:
     input: str | None
     result: str | None
     error: Error | None
+    ancestry_hash: str | None = None  # of a settled node
 
     @property
     def duration(self) -> float | None:
@@ -204,6 +205,7 @@ def _of_execution(row: ExecutionRow, name: str) -> Execution:
         input=None,
         result=row.result,
         error=_error(row.error),
+        ancestry_hash=row.ancestry_hash,
     )
 
 

@@ -68,6 +68,31 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False  # the run is paused: nothing new may be claimed
 
 
+class Ended(Protocol):
+    """How an execution ended: what its ancestry hash covers beside its place."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def result(self) -> str | None: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """The end of an execution that a worker settles."""
+
+    job: str
+    outcome: str
+    result: str | None
+    error: str | None = None
+
+
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """By what a run goes on: its graph, how to read its values, and what its nodes take from it.
 
@@ -125,10 +150,10 @@ class Advance:
         self._worth: dict[str, Any] = {}
         self._ready: list[str] = []
 
-    def settle(self, node: str, attempt: int, result: str | None) -> str:
+    def settle(self, node: str, attempt: int, ended: Ended) -> str:
         """A node has completed or was skipped; return its ancestry hash."""
-        self._results[node] = result
-        digest = self._hash(node, attempt)
+        self._results[node] = ended.result
+        digest = self._hash(node, attempt, ended)
         self._follow(node)
         self._drain()
         return digest
@@ -138,9 +163,9 @@ class Advance:
         self._ready += nodes
         self._drain()
 
-    def hash(self, node: str, attempt: int) -> str:
+    def hash(self, node: str, attempt: int, ended: Ended) -> str:
         """The ancestry hash of a node that settles without anything following."""
-        return self._hash(node, attempt)
+        return self._hash(node, attempt, ended)
 
     def passed_over(self, node: str, outcome: Outcome) -> EndedExecution:
         """A node that is recorded as canceled without ever having been executed."""
@@ -297,7 +322,7 @@ class Advance:
         row = self._ended(id, state, outcome)
         row.result = text
         self._results[id] = text
-        row.ancestry_hash = self._hash(id, row.attempt, parents)
+        row.ancestry_hash = self._hash(id, row.attempt, row, parents)
         self.ended.append(row)
         self._follow(id)
 
@@ -387,10 +412,19 @@ class Advance:
             self._worth[id] = None if text is None else self._values.read(text)
         return self._worth[id]
 
-    def _hash(self, id: str, attempt: int, parents: list[str] | None = None) -> str:
+    def _hash(self, id: str, attempt: int, ended: Ended, parents: list[str] | None = None) -> str:
         if parents is None:
             parents = [self.hashes[node] for node in self.graph.parents(id) if node in self.hashes]
-        digest = self.hashes[id] = ancestry_hash(self.facts.id, id, attempt, parents)
+        digest = self.hashes[id] = ancestry_hash(
+            self.facts.id,
+            id,
+            attempt,
+            parents,
+            job=ended.job,
+            outcome=ended.outcome,
+            result=ended.result,
+            error=ended.error,
+        )
         return digest
 
     def _prefetch(self, wave: list[str]) -> None:
