@@ -369,6 +369,10 @@ class Run(RunFacts, Generic[R]):
         self._row = row
         self._fresh = fresh  # just started here, and never asked for since
 
+    @property
+    def _machinery(self) -> Engine:
+        return self._app.engine
+
     def refresh(self) -> Self:
         """Read it again."""
         self._row = self._app.engine.row(self.id)

@@ -91,7 +91,7 @@ def test_5_4_a_fork_of_a_frozen_graph_keeps_values_and_items(apps: Apps) -> None
     again = app.fork(run, from_step="sum", id="again")
     wait_for(again, "finished")
     assert ran == ["summed"]
-    assert {node.name: node.result for node in again.nodes()}["sum"] == "12"
+    assert {node.name: node.result for node in again.nodes()}["sum"] == 12
     assert again.verify() == []
     assert again.export_graph() == run.export_graph()
 

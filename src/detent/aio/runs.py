@@ -31,6 +31,10 @@ class AsyncRun(RunFacts, Generic[R]):
         self._row = row
         self._fresh = fresh
 
+    @property
+    def _machinery(self) -> Engine:
+        return self._engine
+
     async def refresh(self) -> Self:
         self._row = await in_thread(lambda: self._engine.row(self.id))
         return self

@@ -104,6 +104,13 @@ class Engine:
         return self._services
 
     @property
+    def codec(self) -> Codec:
+        """How this app writes and reads payloads; needs no database."""
+        if self._services is not None:
+            return self._services.codec
+        return Codec(max_payload=self.settings.max_payload, transform=self.settings.transform)
+
+    @property
     def is_open(self) -> bool:
         return self._services is not None
 
@@ -219,7 +226,7 @@ class Engine:
             store=self.store,
             committer=committer,
             clock=self.clock,
-            codec=Codec(max_payload=self.settings.max_payload, transform=self.settings.transform),
+            codec=self.codec,
             registry=self.registry,
             queues=tuple(self.settings.queues),
             heroes=self.heroes,

@@ -462,6 +462,7 @@ class ExecutionRow(_Row):
     started_at: int | None
     finished_at: int | None
     ancestry_hash: str | None = None
+    input: str | None = None
 
 
 class WorkerRow(_Row):

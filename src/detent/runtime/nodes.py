@@ -20,7 +20,7 @@ from typing import Any
 
 from ..blueprint import Blueprint
 from ..clock import from_micros, span_micros
-from ..context import Abandoned, Canceled, FlowControl, Routine, Suspended, step_var
+from ..context import Abandoned, Canceled, Context, FlowControl, Routine, Suspended, step_var
 from ..errors import DeadlineExceeded, RunCanceled, RunError, StepNotDefined, UnknownDefinition
 from ..functions import FunctionWorkflow, Step
 from ..graphs import Template, plan_of
@@ -57,9 +57,19 @@ _FLOW = {
 }
 
 
+class NodeContext(Context):
+    """The context of a node of a graph."""
+
+    @property
+    def node(self) -> str:
+        work: Any = self._backend
+        return self.key if work.course is None else str(work.course.graph.shown(self.key))
+
+
 class NodeWork(Work):
     """One attempt at a node."""
 
+    context_class = NodeContext
     retry: Retry = NO_RETRY
 
     def __init__(
