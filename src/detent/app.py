@@ -12,7 +12,8 @@ from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
-from .engine import Engine, Options, Settings, deciding, graphs
+from .engine import Engine, Options, Settings, bulk, deciding, graphs
+from .engine.bulk import Changed
 from .engine.deciding import only_id
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
@@ -271,6 +272,13 @@ class App:
         """
         return self.engine.remove_old(older_than, limit)
 
+    def delete(self, run: Run[Any] | str) -> int:
+        """Remove a run that is over, with its children and all that belongs to them.
+
+        Returns how many runs it removed.  A child is removed with its parent, never alone.
+        """
+        return self.engine.delete(run if isinstance(run, str) else run.id)
+
     def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
         """Begin a new run that keeps everything recorded before `from_step`.
 
@@ -433,6 +441,14 @@ class Run(RunFacts, Generic[R]):
         """End the run and its children; what can be undone is undone."""
         self._row = self._app.engine.cancel(self.id, reason)
 
+    def delete(self) -> int:
+        """Remove the run, which must be over, with its children; returns how many runs."""
+        return self._app.engine.delete(self.id)
+
+    def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set attributes, in any state; None removes one, and the others stay."""
+        self._row = self._app.engine.set_attributes(self.id, attributes)
+
     def skip(self, node: str) -> None:
         """Go on as if a node (or a spawned step) that waits or has stopped were done."""
         self._row = self._app.engine.skip(self.id, node)
@@ -492,6 +508,16 @@ class Runs(RunQueries[list[Run[Any]]]):
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
         """All runs that fit (at most `limit`, if that is given), read page by page."""
         return self._pages(Walk(self._app.engine, state, filters))
+
+    def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
+        """Resume all runs that fit, `state="paused"` or `"failed"`; says how many, and which refused."""
+        return bulk.resume_all(self._app.engine, state, filters)
+
+    def cancel(
+        self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
+    ) -> Changed:
+        """Cancel all active runs that fit; says how many, and which refused."""
+        return bulk.cancel_all(self._app.engine, state, filters, reason)
 
     def _pages(self, walk: Walk) -> Iterator[Run[Any]]:
         while not walk.over:

@@ -210,6 +210,11 @@ class AsyncApp:
         """Remove runs that ended longer ago; see `App.gc`."""
         return await in_thread(lambda: self.engine.remove_old(older_than, limit))
 
+    async def delete(self, run: AsyncRun[Any] | str) -> int:
+        """Remove a run that is over, with its children; see `App.delete`."""
+        run_id = run if isinstance(run, str) else run.id
+        return await in_thread(lambda: self.engine.delete(run_id))
+
     async def fork(
         self, run: AsyncRun[R] | str, *, from_step: str | None = None, id: str | None = None
     ) -> AsyncRun[R]:

@@ -19,6 +19,14 @@ def with_attributes(start: Start, given: Any) -> Start:
     return start
 
 
+def checked_changes(given: Any) -> dict[str, Attribute | None]:
+    """Attributes to set, and None for those to remove; ConfigurationError where they are none."""
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigurationError(f"attributes={given!r}: give a dict of names and values; None removes one")
+    checked_attributes({name: "" if value is None else value for name, value in given.items()})
+    return dict(given)
+
+
 def checked_attributes(given: Any) -> dict[str, Attribute]:
     """The attributes of a run, or those that are asked for; ConfigurationError where they are none."""
     if given is None:

@@ -60,7 +60,7 @@ from ..stores.batch import Applied
 from ..stores.opening import open_store
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
-from .attributes import with_attributes
+from .attributes import checked_changes, with_attributes
 from .forking import fork_graph, kept_of
 from .heroes import Heroes
 from .including import collect
@@ -457,6 +457,16 @@ class Engine:
     def _poke(self) -> None:
         if self.worker is not None:
             self.worker.poke()
+
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; return how many runs."""
+        number: int = self._control(lambda now: self.store.delete(run_id))
+        return number
+
+    def set_attributes(self, run_id: str, attributes: Any) -> RunRow:
+        changes = checked_changes(attributes)
+        self._control(lambda now: self.store.set_attributes(run_id, changes, now=now))
+        return self.store.run(run_id)
 
     # Retention
 

@@ -6,6 +6,7 @@ Skipping and reattempting single nodes is in nodes.py.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,12 +14,13 @@ from ..errors import InvalidState
 from ..kernel.advance import Course
 from ..kernel.control import GIVEN_AWAY, check, set_aside, stops, taken_up, undone
 from ..kernel.decide import DECIDER
-from ..kernel.model import MAIN, Claimed, RunRow, RunState, topic_of
+from ..kernel.model import MAIN, Attribute, Claimed, RunRow, RunState, topic_of
 from ..kernel.settle import Outcome
 from . import readiness
 from .base import Tx, rows_to, write
 from .canceling import cancel_run, lock_family, note
 from .leases import journal
+from .listing import attributes_of
 from .nodes import fresh, lock, resume_graph, set_state
 
 
@@ -94,6 +96,17 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     if run.parent is not None:
         readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)
     return canceled
+
+
+def set_attributes(tx: Tx, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
+    """Set attributes of a run, and remove those that are None; the others stay."""
+    run = lock(tx, run_id)
+    queries = tx.driver.queries
+    names = [{"run_id": run_id, "name": name} for name in sorted(changes)]
+    write(tx, tx.driver.adapt(queries.delete_attributes), names)
+    kept = {name: value for name, value in changes.items() if value is not None}
+    write(tx, tx.driver.adapt(queries.insert_attributes), attributes_of(run_id, kept, run.created_at))
+    note(tx, run_id, "attributes", dict(changes), now)
 
 
 def _raw(text: str | None) -> msgspec.Raw:

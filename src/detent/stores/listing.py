@@ -97,15 +97,23 @@ def _attributes(text: str | None) -> dict[str, Attribute]:
 def attribute_rows(runs: Sequence[NewRun]) -> list[dict[str, Any]]:
     """The rows of what these runs are to be found by, in the order of their keys."""
     return [
+        row
+        for run in sorted((run for run in runs if run.attributes), key=lambda run: run.id)
+        for row in attributes_of(run.id, run.attributes, run.created_at)
+    ]
+
+
+def attributes_of(run_id: str, attributes: Mapping[str, Attribute], created_at: int) -> list[dict[str, Any]]:
+    """The rows of one run's attributes, in the order of their keys."""
+    return [
         {
-            "run_id": run.id,
+            "run_id": run_id,
             "name": name,
             "value": attribute_text(value),
             "kind": next(kind for kind, type in _KINDS.items() if type is _plain(value)),
-            "created_at": run.created_at,
+            "created_at": created_at,
         }
-        for run in sorted((run for run in runs if run.attributes), key=lambda run: run.id)
-        for name, value in sorted(run.attributes.items())
+        for name, value in sorted(attributes.items())
     ]
 
 

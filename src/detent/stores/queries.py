@@ -38,6 +38,7 @@ class Queries(msgspec.Struct, frozen=True):
     """All of them; a dialect that lacks one does not type-check."""
 
     insert_attributes: str
+    delete_attributes: str
     # Parts of a listing: what is selected, where it begins, what is asked
     whole_run: str
     by_created: str
@@ -57,6 +58,7 @@ class Queries(msgspec.Struct, frozen=True):
     expired: str
     ancestors: str
     removable: str
+    busy: str
     remove: tuple[str, ...]
 
 
@@ -71,6 +73,7 @@ def build_queries(d: Dialect) -> Queries:
     return Queries(
         insert_attributes=f"""
 INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_columns)}""",
+        delete_attributes=d.delete("detent_attributes", ("run_id", "name")),
         whole_run=f"SELECT {whole_run(d)}",
         by_created=runs("detent_runs_created"),
         by_type=runs("detent_runs_type"),
@@ -133,6 +136,11 @@ SELECT r.id
    AND NOT EXISTS (SELECT 1 FROM detent_runs p WHERE p.id = r.parent)
  ORDER BY r.id {d.bytewise}
  {d.lock("r")} {d.skip_locked}""",
+        # Those of them that still have something to do.
+        busy=f"""
+SELECT x.id FROM {d.rows("id")}
+  {d.join("detent_executions", "e")} ON e.run_id = x.id AND e.state IN {ACTIVE}
+ LIMIT 1""",
         remove=(
             *(d.delete(table, ("run_id",), index) for table, index in TABLES_OF_A_RUN.items()),
             d.delete("detent_runs", ("id",)),

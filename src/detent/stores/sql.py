@@ -14,6 +14,7 @@ from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
 from ..kernel.advance import Course
 from ..kernel.decide import Decide, EventRow, InputRow, Mind
 from ..kernel.model import (
+    Attribute,
     Claimed,
     ExecutionRow,
     Message,
@@ -467,6 +468,14 @@ class SqlStore:
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
         return self.write(lambda tx: removing.remove(tx, runs, before=before))
+
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; twice is RunNotFound."""
+        return self._again(self._writer, lambda tx: removing.delete(tx, run_id))
+
+    def set_attributes(self, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
+        """Set attributes of a run, and remove those that are None; twice does the same."""
+        self._again(self._writer, lambda tx: control.set_attributes(tx, run_id, changes, now=now))
 
     # Transactions of users
 
