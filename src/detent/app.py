@@ -15,6 +15,7 @@ from .decisions import Recorded, TimerCancelled
 from .engine import Engine, Options, Settings, bulk, deciding, graphs
 from .engine.bulk import Changed
 from .engine.deciding import only_id
+from .engine.executions import find_executions
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
@@ -264,6 +265,33 @@ class App:
     def runs(self) -> Runs:
         """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
         return Runs(self)
+
+    def executions(
+        self,
+        *,
+        state: str | None = None,
+        type: Any = None,
+        queue: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 50,
+        cursor: Execution | None = None,
+    ) -> list[Execution]:
+        """Executions of all runs, newest run first: `app.executions(state="failed", type=fulfil)`.
+
+        `type`, `after` and `before` are about their runs, as in `app.runs`; `queue` is their own.
+        `cursor` is the last one of the page before.
+        """
+        return find_executions(
+            self.engine,
+            state=state,
+            type=type,
+            queue=queue,
+            after=after,
+            before=before,
+            limit=limit,
+            cursor=cursor,
+        )
 
     def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago, with all that belongs to them; returns how many.

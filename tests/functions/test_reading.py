@@ -9,7 +9,7 @@ import pytest
 
 import detent
 from detent import Workflow, step, workflow
-from detent.errors import CannotDecode
+from detent.errors import CannotDecode, ConfigurationError
 from tests.functions.world import Apps, failure, result, wait_for
 
 
@@ -164,3 +164,41 @@ def test_async_runs_tell_the_same(url: str) -> None:
             assert (await run.executions())[-1].result == Item("PEN", 2)
 
     asyncio.run(program())
+
+
+@step
+def odd(number: int) -> int:
+    if number % 2:
+        raise ValueError(number)
+    return number
+
+
+@workflow
+def counts(number: int) -> int:
+    return odd.spawn(number).result()
+
+
+def test_executions_are_found_over_all_runs(apps: Apps) -> None:
+    app = apps(counts, odd, order)
+    runs = [app.start(counts, number) for number in range(4)]
+    for run in runs:
+        wait_for(run, "finished", "failed")
+    failed = app.executions(state="failed", type=counts)
+    assert [(item.run_id, item.node) for item in failed] == [
+        (runs[number].id, node) for number in (3, 1) for node in ("main", "odd")
+    ]
+    assert failed[1].input == ((3,), {})
+    assert failed[1].error is not None
+    assert len(app.executions()) == 8
+    assert app.executions(state="scheduled") == app.executions(queue="mail") == []
+    assert app.executions(type=order) == app.executions(after=datetime(2100, 1, 1, tzinfo=UTC)) == []
+    # Page by page, also in the middle of a run.
+    seen, page = [], app.executions(limit=3)
+    while page:
+        seen += page
+        page = app.executions(limit=3, cursor=page[-1])
+    assert seen == app.executions()
+    wrong: list[dict[str, Any]] = [{"state": "ready"}, {"limit": 0}, {"cursor": "x"}]
+    for filters in wrong:
+        with pytest.raises(ConfigurationError):
+            app.executions(**filters)

@@ -14,6 +14,7 @@ from ..deciders import Decider, is_decider
 from ..decisions import Recorded, TimerCancelled
 from ..engine import Engine, Options, deciding
 from ..engine.projecting import AsyncProjections
+from ..engine.views import Execution
 from ..engine.within import LoopTx, async_execute, join
 from ..functions import FunctionWorkflow
 from ..graphs import Graph, Template
@@ -205,6 +206,10 @@ class AsyncApp:
     def runs(self) -> AsyncRuns:
         """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
         return AsyncRuns(self.engine)
+
+    async def executions(self, **filters: Any) -> list[Execution]:
+        """Executions of all runs; see `App.executions`."""
+        return await in_thread(lambda: self._sync.executions(**filters))
 
     async def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago; see `App.gc`."""

@@ -40,12 +40,14 @@ class Execution:
 
     run_id: str
     node: str
+    node_id: str  # of a graph: as it is stored
     job: str  # the name of the step or the workflow that it calls
     attempt: int
     kind: str  # main, step, sleep, receive, child, ...
     state: str
     outcome: str | None
     worker: str | None
+    created_at: int | None  # microseconds; None for a recorded step
     scheduled_for: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
@@ -219,6 +221,12 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
     return sorted([*shown, *steps], key=_order)
 
 
+def shown_executions(engine: Engine, run: RunRow, rows: list[ExecutionRow]) -> list[Execution]:
+    """Executions of a run as people see them, in the given order."""
+    graph, reader = _graph(engine, run) if rows else None, Reader(engine)
+    return [_of_execution(row, row.node if graph is None else graph.shown(row.node), reader) for row in rows]
+
+
 def history_of(engine: Engine, row: RunRow) -> list[Happening]:
     """What happened to a run: its start, its steps, what was noted, its end."""
     row = engine.row(row.id)
@@ -258,12 +266,14 @@ def _of_execution(row: ExecutionRow, name: str, reader: Reader) -> Execution:
     return Execution(
         run_id=row.run_id,
         node=name,
+        node_id=row.node,
         job=row.job,
         attempt=row.attempt,
         kind=row.kind,
         state=ExecutionState(row.state).public,
         outcome=row.outcome,
         worker=row.worker,
+        created_at=row.created_at,
         scheduled_for=_moment(row.scheduled_for),
         started_at=_moment(row.started_at),
         finished_at=_moment(row.finished_at),
@@ -287,12 +297,14 @@ def _of_step(step: Step, reader: Reader) -> Execution:
     return Execution(
         run_id=step.run_id,
         node=step.key,
+        node_id=step.key,
         job=step.name,
         attempt=step.attempt,
         kind=step.kind,
         state=step.state,
         outcome="success" if step.state == "completed" else None,
         worker=None,
+        created_at=None,
         scheduled_for=_moment(step.wake_at),
         started_at=_moment(step.started_at),
         finished_at=_moment(step.finished_at),

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from ..kernel.model import Attribute, NewRun, RunRow
-from .base import Tx, batch
+from ..kernel.model import Attribute, ExecutionRow, ExecutionState, NewRun, RunRow
+from .base import Tx, batch, rows_to
 from .queries import HAS_ATTRIBUTE, HAS_OVERDUE, PARTS_OF_ACTIVE, STATES, Queries
 from .statements import RUN_FIELDS
 
@@ -134,6 +134,18 @@ def overdue(tx: Tx, runs: Sequence[str], *, due: int) -> list[Overdue]:
     asked = batch([{"run_id": run} for run in runs])
     statement = tx.driver.adapt(tx.driver.queries.overdue)
     return [Overdue(*row) for row in tx.query(statement, rows=asked, overdue=due)]
+
+
+def executions(
+    tx: Tx, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None
+) -> list[ExecutionRow]:
+    """The executions of these runs in these states, and on this queue, in no order."""
+    named = ", ".join(f"'{ExecutionState(state).value}'" for state in states)
+    statement = f"{tx.driver.queries.executions_of} WHERE e.state IN ({named})"
+    params: dict[str, Any] = {"rows": batch([{"id": run} for run in runs])}
+    if queue is not None:
+        statement, params["queue"] = f"{statement} AND e.queue = :queue", queue
+    return rows_to(ExecutionRow, tx.query(tx.driver.adapt(statement), **params))
 
 
 def executing(tx: Tx) -> dict[str, int]:

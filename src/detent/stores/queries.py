@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .dialect import Dialect
+from ..kernel.model import ExecutionRow
+from .dialect import Dialect, columns_of
 from .statements import ACTIVE, EXECUTING, whole_run
 
 # Everything that belongs to a run, and the index by which MySQL finds it there.  A new table with a column
@@ -54,6 +55,7 @@ class Queries(msgspec.Struct, frozen=True):
     # Overdue work
     overdue: str
     executing: str
+    executions_of: str
     # Retention
     expired: str
     ancestors: str
@@ -110,6 +112,11 @@ SELECT e.run_id, e.node, e.job, e.queue, e.scheduled_for
 SELECT e.worker, COUNT(*) FROM detent_executions e {d.by("detent_executions_ready")}
  WHERE e.state = 'executing'
  GROUP BY e.worker""",
+        # Of these runs, by the key; conditions follow (listing.py).
+        executions_of=f"""
+SELECT {", ".join(f"e.{column}" for column in columns_of(ExecutionRow))}
+  FROM {d.rows("id")}
+  {d.join("detent_executions", "e")} ON e.run_id = x.id""",
         # What ended too long ago, longest ago first, behind a place; not all of it may go yet.
         # Served by detent_runs_finished.
         expired=f"""

@@ -17,6 +17,7 @@ from ..kernel.model import (
     Attribute,
     Claimed,
     ExecutionRow,
+    ExecutionState,
     Message,
     NewExecution,
     Operation,
@@ -354,6 +355,13 @@ class SqlStore:
     def executions(self, run_id: str) -> list[ExecutionRow]:
         with self._reading() as tx:
             return rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
+
+    def executions_of(
+        self, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None = None
+    ) -> list[ExecutionRow]:
+        """The executions of these runs in these states, and on this queue, in no order."""
+        with self._reading() as tx:
+            return listing.executions(tx, runs, states=states, queue=queue)
 
     def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
         """All that was recorded of these runs."""
