@@ -14,8 +14,10 @@ from .context import Context, current_frame, current_step, replaying
 from .deciders import Decider, is_decider
 from .decisions import Recorded, TimerCancelled
 from .durable import blocking_frame
-from .engine import Engine, Options, checked_settings, deciding, graphs
+from .engine import Engine, Options, bulk, checked_settings, deciding, graphs
+from .engine.bulk import Changed
 from .engine.deciding import only_id
+from .engine.executions import find_executions
 from .engine.graphs import NodeState
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.starting import START_MANY, calls_of
@@ -265,6 +267,33 @@ class App:
         """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
         return Runs(self)
 
+    def executions(
+        self,
+        *,
+        state: str | None = None,
+        type: Any = None,
+        queue: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 50,
+        cursor: Execution | None = None,
+    ) -> list[Execution]:
+        """Executions of all runs, newest run first: `app.executions(state="failed", type=fulfil)`.
+
+        `type`, `after` and `before` are about their runs, as in `app.runs`; `queue` is their own.
+        `cursor` is the last one of the page before.
+        """
+        return find_executions(
+            self.engine,
+            state=state,
+            type=type,
+            queue=queue,
+            after=after,
+            before=before,
+            limit=limit,
+            cursor=cursor,
+        )
+
     def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago, with all that belongs to them; returns how many.
 
@@ -272,8 +301,19 @@ class App:
         """
         return self.engine.remove_old(older_than, limit)
 
-    def fork(self, run: Run[R] | str, *, from_step: str, id: str | None = None) -> Run[R]:
-        """Begin a new run that keeps everything before `from_step`."""
+    def delete(self, run: Run[Any] | str) -> int:
+        """Remove a run that is over, with its children and all that belongs to them.
+
+        Returns how many runs it removed.  A child is removed with its parent, never alone.
+        """
+        return self.engine.delete(id_of("app.delete()", "run", run))
+
+    def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
+        """Begin a new run that keeps everything recorded before `from_step`.
+
+        Without a step it keeps everything that holds, and continues: so a run that failed or was
+        canceled goes on.  Steps that were compensated run again.
+        """
         run_id = id_of("app.fork()", "run", run)
         start = self.engine.fork(run_id, from_step, Options(id=id))
         return self._start(start)[0]
@@ -370,6 +410,10 @@ class Run(RunFacts, Generic[R]):
         self._row = row
         self._fresh = fresh  # just started here, and never asked for since
 
+    @property
+    def _machinery(self) -> Engine:
+        return self._app.engine
+
     def refresh(self) -> Self:
         """Read it again."""
         self._row = self._app.engine.row(self.id)
@@ -445,6 +489,14 @@ class Run(RunFacts, Generic[R]):
         """End the run and its children; what can be undone is undone."""
         self._row = self._app.engine.cancel(self.id, reason)
 
+    def delete(self) -> int:
+        """Remove the run, which must be over, with its children; returns how many runs."""
+        return self._app.engine.delete(self.id)
+
+    def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set attributes, in any state; None removes one, and the others stay."""
+        self._row = self._app.engine.set_attributes(self.id, attributes)
+
     def skip(self, node: str) -> None:
         """Go on as if a node (or a spawned step) that waits or has stopped were done."""
         self._row = self._app.engine.skip(self.id, node)
@@ -504,6 +556,16 @@ class Runs(RunQueries[list[Run[Any]]]):
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
         """All runs that fit (at most `limit`, if that is given), read page by page."""
         return self._pages(Walk(self._app.engine, state, filters))
+
+    def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
+        """Resume all runs that fit, `state="paused"` or `"failed"`; says how many, and which refused."""
+        return bulk.resume_all(self._app.engine, state, filters)
+
+    def cancel(
+        self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
+    ) -> Changed:
+        """Cancel all active runs that fit; says how many, and which refused."""
+        return bulk.cancel_all(self._app.engine, state, filters, reason)
 
     def _pages(self, walk: Walk) -> Iterator[Run[Any]]:
         while not walk.over:

@@ -157,6 +157,9 @@ class RunInfo(msgspec.Struct, frozen=True, gc=False):
 class StepBackend(Protocol):
     """The runtime's side of a step's context."""
 
+    claimed: Any  # kernel.model.Claimed
+    services: Any  # runtime.services.Services
+
     def heartbeat(self, step: Context) -> None: ...
 
     def save_progress(self, step: Context, loop: int, text: str) -> None: ...
@@ -195,6 +198,26 @@ class Context:
     def idempotency_key(self) -> str:
         """The same for every attempt at this step: give it to services that know such keys."""
         return f"{self.run.id}:{self.key}"
+
+    @property
+    def node(self) -> str:
+        """The node or step as people name it: `charge#2`, `main`, or the name of a node of a graph."""
+        return self.key
+
+    @property
+    def hero(self) -> Any:
+        """The run's hero, loaded now; None if it has none, or if that is gone."""
+        claimed = self._backend.claimed
+        if claimed.hero_type is None or claimed.hero_id is None:
+            return None
+        ask_database("ctx.hero")
+        return self._backend.services.heroes.load(claimed.hero_type, claimed.hero_id)
+
+    @property
+    def attributes(self) -> dict[str, str | int | bool]:
+        """What the run can be found by, read from the database now."""
+        ask_database("ctx.attributes")
+        return dict(self._backend.services.store.run(self.run.id).attributes)
 
     @property
     def cancel_requested(self) -> bool:

@@ -390,8 +390,27 @@ RUN_KEYS = (
 ).split()
 EXECUTION_KEYS = (
     "node attempt kind state outcome worker scheduled_for started_at finished_at seconds input result error"
+    " ancestry_hash"
 ).split()
 WORKER_KEYS = "id host pid alive queues concurrency started_at beat_at lease_until".split()
+
+
+def test_many_runs_are_changed_by_a_filter_with_consent(shell: Shell) -> None:
+    for number in range(3):
+        shell.ok("start", "shop:app", "ask", "--id", f"ask-{number}")
+    asked = shell.detent("cancel-all", "shop:app", "--type", "ask")
+    assert asked.returncode == 1  # nobody said yes
+    assert "3 runs to cancel" in asked.stdout
+    assert shell.detent("cancel-all", "shop:app", "--type", "ask", "--json").returncode == 2
+    assert shell.json("cancel-all", "shop:app", "--type", "ask", "--age", "1d", "--yes") == {
+        "matching": 3,
+        "changed": 3,
+        "refused": {},
+    }
+    assert shell.json("resume-all", "shop:app", "--state", "failed", "--yes")["matching"] == 0
+    assert "removed 1 run" in shell.ok("delete", "shop:app", "ask-1", "--yes")
+    assert [run["id"] for run in shell.json("runs", shell.url)] == ["ask-2", "ask-0"]
+    assert shell.json("fork", "shop:app", "ask-0", "--id", "again")["forked_from"] == "ask-0"
 
 
 def test_json_has_the_keys_that_are_promised(shell: Shell) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from detent.kernel.model import Record, Step, StepState, Verdict
+from detent.kernel.model import Record, Start, Step, StepState, Verdict
 from detent.kernel.settle import Outcome
 from detent.stores.base import Trouble
 from detent.stores.sql import SqlStore
@@ -18,6 +18,8 @@ from tests.conformance.builders import (
     held_open,
     is_seen_waiting,
     message,
+    new_main,
+    new_run,
     new_spawned,
     new_step,
     one,
@@ -65,6 +67,30 @@ def test_what_was_only_seen_gives_way_to_the_record(store: SqlStore, seen: StepS
     one(store, recording(claimed, new_step(state=seen, result=None, wake_at=NOW)))
     one(store, recording(claimed, new_step(state="failed", result=None, error='{"type":"E"}')))
     assert (journal(store)["charge"].state, journal(store)["charge"].wake_at) == ("failed", None)
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "with other operations"])
+@pytest.mark.parametrize("seen", [StepState.EXECUTING, StepState.RETRYING, StepState.WAITING])
+def test_an_entry_has_the_place_of_its_final_record(store: SqlStore, seen: StepState, quick: bool) -> None:
+    claimed = executing(store)
+    beside = [] if quick else [start("other"), start("another")]
+    one(store, recording(claimed, new_step(seq=1, state=seen, result=None, wake_at=NOW)))
+    one(store, recording(claimed, new_step(key="beside", seq=2)))
+    store.apply([recording(claimed, new_step(seq=3)), *beside])
+    one(store, recording(claimed, new_step(seq=4)))  # it is written once
+    assert {key: step.seq for key, step in journal(store).items()} == {"beside": 2, "charge": 3}
+
+
+def test_spawned_steps_and_children_have_a_place_in_the_journal(store: SqlStore) -> None:
+    claimed = executing(store)
+    spawned = new_spawned("run", "piece", "pieces", seq=7)
+    child = new_run("child", parent="run", parent_key="flow", parent_seq=8)
+    children = Start(runs=[child], executions=[new_main("child")])
+    one(store, recording(claimed, executions=[spawned], children=children))
+    assert {key: step.seq for key, step in journal(store).items()} == {"piece": 7, "flow": 8}
+    [piece] = claim(store, jobs=["piece"])
+    one(store, settling(piece, Outcome.REATTEMPTED_BY_EXCEPTION, error='{"type":"E"}'))
+    assert (journal(store)["piece"].attempt, journal(store)["piece"].seq) == (2, 7)
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["in two batches", "in one batch"])

@@ -37,7 +37,7 @@ def test_results_of_a_spread_come_in_the_order_of_its_items(app: detent.App) -> 
     run = app.start(crawl.crawl("/", limit=50))
     run.result(timeout=30)
     [pages] = [node.result for node in run.nodes() if node.name == "fetch"]
-    assert pages == '["INDEX NEWS","ONE TWO THREE","FOUR","FIVE SIX"]'
+    assert pages == ["INDEX NEWS", "ONE TWO THREE", "FOUR", "FIVE SIX"]
 
 
 def test_a_spread_over_nothing_goes_on_at_once(app: detent.App) -> None:

@@ -429,7 +429,7 @@ def test_executions_and_history_tell_the_whole_story(apps: Apps) -> None:
         "receive/more": ("receive", "completed"),
     }
     [step_item] = [item for item in run.executions() if item.node == "work"]
-    assert (step_item.input, step_item.result, step_item.attempt) == ('{"args":[1]}', "1", 1)
+    assert (step_item.input, step_item.result, step_item.attempt) == (((1,), {}), 1, 1)
     assert step_item.duration is not None
     history = [event.event for event in run.history()]
     assert history[0] == "started"

@@ -117,7 +117,7 @@ def test_a_worker_thought_dead_cannot_record_what_comes_late(apps: Apps, kind: s
     assert result(again) == "delivery 2"
     assert ended == [1]
     results = [item.result for item in again.executions() if item.node == "slow"]
-    assert [text for text in results if text is not None] == ['"delivery 2"']
+    assert [value for value in results if value is not None] == ["delivery 2"]
 
 
 def test_a_worker_that_was_buried_begins_anew(apps: Apps) -> None:

@@ -413,7 +413,7 @@ def test_the_context_comes_by_name_and_by_annotation_and_is_never_recorded(apps:
         ("by_annotation#2", 1, "flow"),
     ]
     inputs = [item.input for item in run.executions() if item.kind == "step"]
-    assert inputs[:3] == ['{"args":[2]}'] * 3
+    assert inputs[:3] == [((2,), {})] * 3
 
 
 def test_what_only_a_run_can_do_is_refused_outside() -> None:

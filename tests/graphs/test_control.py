@@ -75,7 +75,7 @@ def test_a_pause_lets_what_executes_end_and_holds_what_follows(apps: Apps, gated
     gate.open()
     eventually(lambda: last(run).state == "completed", "it has ended")
     assert attempts(run) == [("completed", "success")]
-    assert last(run).result == '"worked"'
+    assert last(run).stored_result == '"worked"'
     assert (states(run).get("after", "scheduled"), calls) == ("scheduled", ["work"])
     operator.run(run.id).resume()
     assert result(run) == "done"

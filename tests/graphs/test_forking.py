@@ -1,13 +1,13 @@
 """To run a subtree again: fork.  Rule 4 of semantics 5."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import detent
 from detent import Workflow, step, task
 from detent.errors import NodeNotFound
-from tests.functions.world import Apps, result, wait_for
+from tests.functions.world import Apps, eventually, result, wait_for
 
 ran: list[str] = []
 
@@ -91,7 +91,7 @@ def test_5_4_a_fork_of_a_frozen_graph_keeps_values_and_items(apps: Apps) -> None
     again = app.fork(run, from_step="sum", id="again")
     wait_for(again, "finished")
     assert ran == ["summed"]
-    assert {node.name: node.result for node in again.nodes()}["sum"] == "12"
+    assert {node.name: node.result for node in again.nodes()}["sum"] == 12
     assert again.verify() == []
     assert again.export_graph() == run.export_graph()
 
@@ -135,3 +135,75 @@ def test_a_fork_from_nowhere_is_refused(apps: Apps) -> None:
     wait_for(run, "finished")
     with pytest.raises(NodeNotFound, match="nowhere"):
         app.fork(run, from_step="nowhere")
+
+
+def test_a_fork_without_a_node_continues_a_canceled_run(apps: Apps) -> None:
+    Waits.broken[0] = True
+    app = apps(Waits)
+    run = app.start(Waits)
+    wait_for(run, "paused")
+    run.cancel()
+    wait_for(run, "canceled")
+    Waits.broken[0] = False
+    again = app.fork(run)
+    assert result(again) == "done"
+    assert ran == ["first", "second", "second", "third"]
+    assert again.verify() == []
+
+
+class Waits(Workflow):
+    broken: ClassVar[list[bool]] = [True]
+
+    @step
+    def first(self) -> None:
+        ran.append("first")
+
+    @step
+    def second(self) -> None:
+        ran.append("second")
+        if self.broken[0]:
+            raise ValueError
+
+    @step
+    def third(self) -> str:
+        ran.append("third")
+        return "done"
+
+
+def test_a_fork_without_a_node_of_a_finished_run_is_finished(apps: Apps) -> None:
+    app = apps(Parcel, listing, doubled, summed)
+    for definition, fields in ((Parcel, {"number": 3}), (books(), {})):
+        run = app.start(definition, **fields)
+        original = result(run)
+        ran.clear()
+        again = app.fork(run)
+        assert result(again) == original
+        assert ran == []
+        assert again.verify() == []
+
+
+def test_a_fork_keeps_the_items_of_a_spread_that_has_not_ended(apps: Apps) -> None:
+    broken = [True]
+
+    @step
+    def fragile(number: int) -> int:
+        ran.append(f"item {number}")
+        if number == 2 and broken[0]:
+            raise ValueError(number)
+        return 10 * number
+
+    g = detent.Graph("fragile-items")
+    numbers = g.node("listing", job=listing)
+    parts = g.spread("items", over=numbers.output, job=fragile, arg="number")
+    g.node("sum", job=summed, args={"numbers": parts.output})
+    app = apps(listing, fragile, summed)
+    run = app.start(g)
+    wait_for(run, "paused")
+    eventually(lambda: len(ran) == 4, "all items have run")
+    eventually(lambda: [n.state for n in run.nodes()].count("executing") == 0, "all items have ended")
+    broken[0] = False
+    ran.clear()
+    again = app.fork(run)
+    assert result(again) == 60
+    assert ran == ["item 2", "summed"]
+    assert again.verify() == []

@@ -271,7 +271,7 @@ def test_a_node_whose_exception_is_suppressed_completes_with_none(
     run = testing.start(hooked(one_node(body, is_async), seen, around_step=around_step))
     testing.speedrun(run)
     assert (state(run), attempts(run)) == ("finished", [("completed", "success")])
-    assert last(run).result == "null"
+    assert last(run).stored_result == "null"
     assert "after work" not in seen  # its body has not returned
     assert "after after" in seen
 

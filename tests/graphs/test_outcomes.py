@@ -47,7 +47,7 @@ def test_body_returned(testing: TestingApp, is_async: bool) -> None:
     run = testing.start(one_node(lambda self: {"receipt": 7}, is_async))
     testing.speedrun(run)
     assert (state(run), attempts(run)) == ("finished", [("completed", "success")])
-    assert (last(run).result, last(run).error) == ('{"receipt":7}', None)
+    assert (last(run).result, last(run).error) == ({"receipt": 7}, None)
     assert result(run) == "after"
 
 

@@ -480,7 +480,7 @@ def test_a_worker_thought_dead_cannot_settle_a_node(apps: Apps) -> None:
     gate.open()
     eventually(lambda: first.engine.worker is None or not first.engine.worker.holds(run.id), "it has let go")
     assert attempts(second.run(run.id)) == [("failed", "recovered"), DONE]
-    assert last(second.run(run.id)).result == '"attempt 2"'
+    assert last(second.run(run.id)).stored_result == '"attempt 2"'
 
 
 def test_a_loop_over_items_goes_on_in_the_next_attempt(testing: TestingApp) -> None:

@@ -92,7 +92,7 @@ def test_what_depends_on_nothing_begins_at_once_and_a_join_waits_for_all(apps: A
     assert result(run) == "after"
     assert sorted(ran[:-1]) == list(range(20))
     assert ran[-1] == "after"
-    assert run.nodes()[20].result == "190"
+    assert run.nodes()[20].result == 190
 
 
 def test_airflow_users_may_write_arrows(apps: Apps) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import ReadinessOverflow
-from detent.kernel.advance import Advance, Count, RunFacts, job_of
+from detent.kernel.advance import Advance, Count, End, RunFacts, job_of
 from detent.kernel.ancestry import ancestry_hash
 from detent.kernel.expressions import output_of, recorded
 from detent.kernel.graph import (
@@ -79,6 +79,10 @@ def advance(graph: Graph, inbox: Memory | None = None, **given: Any) -> Advance:
     return Advance(graph, RunFacts(**(facts | held)), Values(Codec()), inbox or Memory(), **fields)
 
 
+def ended(result: str | None) -> End:
+    return End("do", "success", result)
+
+
 def ready(plan: Advance) -> list[str]:
     return [row.node for row in plan.executions]
 
@@ -101,30 +105,30 @@ def test_the_roots_begin() -> None:
 
 def test_a_node_readies_all_that_needs_nothing_else() -> None:
     plan = advance(DIAMOND)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert (ready(plan), plan.counted, plan.end) == (["b", "c"], set(), None)
 
 
 def test_a_join_waits_for_its_last_parent() -> None:
     half = advance(DIAMOND)
-    half.settle("b", 1, "1")
+    half.settle("b", 1, ended("1"))
     assert (ready(half), half.counts["d"]) == ([], Count(1, 2))
     whole = advance(DIAMOND, counts={"d": Count(1, 2)})
-    whole.settle("c", 1, "1")
+    whole.settle("c", 1, ended("1"))
     assert (ready(whole), whole.counts["d"]) == (["d"], Count(2, 2))
 
 
 def test_both_parents_in_one_batch_ready_a_join_once() -> None:
     plan = advance(DIAMOND)
-    plan.settle("b", 1, "1")
-    plan.settle("c", 1, "1")
+    plan.settle("b", 1, ended("1"))
+    plan.settle("c", 1, ended("1"))
     assert (ready(plan), plan.counts["d"]) == (["d"], Count(2, 2))
 
 
 def test_more_settles_than_parents_are_a_bug_and_say_so() -> None:
     plan = advance(DIAMOND, counts={"d": Count(2, 2)})
     with pytest.raises(ReadinessOverflow) as caught:
-        plan.settle("c", 1, "1")
+        plan.settle("c", 1, ended("1"))
     assert (caught.value.run_id, caught.value.node) == ("run", "d")
     assert (caught.value.settled, caught.value.required) == (3, 2)
 
@@ -132,7 +136,7 @@ def test_more_settles_than_parents_are_a_bug_and_say_so() -> None:
 def test_two_settles_that_disagree_on_what_is_required_are_a_bug_and_say_so() -> None:
     plan = advance(DIAMOND, counts={"d": Count(0, 3)})
     with pytest.raises(ReadinessOverflow):
-        plan.settle("c", 1, "1")
+        plan.settle("c", 1, ended("1"))
 
 
 @given(st.permutations(range(5)), st.integers(1, 5))
@@ -144,7 +148,7 @@ def test_in_whatever_order_and_batches_a_join_is_readied_once(order: list[int], 
     for start in range(0, 5, size):
         plan = advance(graph, counts=counts)
         for number in order[start : start + size]:
-            plan.settle(f"p{number}", 1, "1")
+            plan.settle(f"p{number}", 1, ended("1"))
         readied += ready(plan)
     assert readied == ["join"]
 
@@ -155,17 +159,17 @@ def test_in_whatever_order_and_batches_a_join_is_readied_once(order: list[int], 
 def test_the_last_sink_ends_the_run() -> None:
     graph = graph_of(a=job("a"), b=job("b"))
     plan = advance(graph)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert plan.end is None
     plan = advance(graph, counts={END: Count(1, 2)})
-    plan.settle("b", 1, "2")
+    plan.settle("b", 1, ended("2"))
     assert plan.end is not None
     assert (plan.end.state, plan.end.result) == ("finished", None)
 
 
 def test_the_value_of_a_run_is_that_of_its_only_sink() -> None:
     plan = advance(graph_of(a=job("a"), b=job("b", "a")))
-    plan.settle("b", 1, '"the end"')
+    plan.settle("b", 1, ended('"the end"'))
     assert plan.end is not None
     assert plan.end.result == '"the end"'
 
@@ -175,7 +179,7 @@ def test_a_result_ends_the_run_at_once_with_its_value() -> None:
         a=job("a"), b=job("b"), r=inline(RESULT, "r", "a", value=output_of("a") + 1), c=job("c", "a", "r")
     )
     plan = advance(graph)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert plan.end is not None
     assert (plan.end.state, plan.end.result, plan.concluded, ready(plan)) == ("finished", "2", True, [])
 
@@ -192,7 +196,7 @@ def test_what_is_inline_settles_at_once_up_to_the_frontier() -> None:
         c=job("c", "b"),
     )
     plan = advance(graph)
-    plan.settle("a", 1, "21")
+    plan.settle("a", 1, ended("21"))
     assert ends(plan) == {"v": ("success", "42"), "w": ("success", "[42,1]")}
     assert [(row.node, row.input) for row in plan.executions] == [("b", '{"kwargs":{"x":[42,1]}}')]
 
@@ -200,7 +204,7 @@ def test_what_is_inline_settles_at_once_up_to_the_frontier() -> None:
 def test_a_value_that_cannot_be_computed_fails_its_node_and_pauses_the_run() -> None:
     graph = graph_of(a=job("a"), v=inline(VALUE, "v", "a", value=output_of("a") / 0), b=job("b", "v"))
     plan = advance(graph)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     [row] = plan.ended
     assert (row.node, row.state, row.outcome, row.ancestry_hash) == (
         "v",
@@ -216,7 +220,7 @@ def test_a_value_that_cannot_be_computed_fails_its_node_and_pauses_the_run() -> 
 @pytest.mark.parametrize("output", ["9" * 4000, "1e200"], ids=["endless", "infinite"])
 def test_a_value_that_cannot_be_stored_fails_its_node(output: str) -> None:
     plan = advance(graph_of(a=job("a"), v=inline(VALUE, "v", "a", value=output_of("a") * output_of("a"))))
-    plan.settle("a", 1, output)
+    plan.settle("a", 1, ended(output))
     assert [(row.state, row.result) for row in plan.ended] == [("failed", None)]
     assert plan.end is not None
     assert plan.end.state == "paused"
@@ -225,7 +229,7 @@ def test_a_value_that_cannot_be_stored_fails_its_node(output: str) -> None:
 def test_nodes_beside_one_that_failed_go_on() -> None:
     graph = graph_of(a=job("a"), v=inline(VALUE, "v", "a", value=output_of("a") / 0), b=job("b", "a"))
     plan = advance(graph)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert ready(plan) == ["b"]
 
 
@@ -235,7 +239,7 @@ def test_all_values_of_a_wave_are_read_in_one_query() -> None:
     graph = graph_of(a=job("a"), **others, **values)
     inbox = Memory(**dict.fromkeys(others, 1))
     plan = advance(graph, inbox, counts={f"v{n}": Count(1, 2) for n in range(5)})
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert [outcome for outcome, _ in ends(plan).values()] == ["success"] * 5
     assert len(inbox.asked) == 1
 
@@ -256,7 +260,7 @@ def forked(*, otherwise: bool = True) -> Graph:
 
 def test_a_branch_that_is_not_taken_is_skipped_and_settles() -> None:
     plan = advance(forked())
-    plan.settle("a", 1, "2")
+    plan.settle("a", 1, ended("2"))
     assert ends(plan) == {"w": ("success", "true"), "no": ("skipped_by_condition", None)}
     assert ready(plan) == ["yes", "after"]  # what follows both sides is no part of the branch
     assert plan.counts["join"] == Count(1, 2)
@@ -264,13 +268,13 @@ def test_a_branch_that_is_not_taken_is_skipped_and_settles() -> None:
 
 def test_a_join_of_two_branches_runs_when_one_was_taken() -> None:
     plan = advance(forked(), counts={"join": Count(1, 2), END: Count(0, 2)})
-    plan.settle("yes", 1, "1")
+    plan.settle("yes", 1, ended("1"))
     assert ready(plan) == ["join"]
 
 
 def test_a_condition_with_nowhere_to_go_is_a_dead_end_and_no_hang() -> None:
     plan = advance(forked(otherwise=False))
-    plan.settle("a", 1, "0")
+    plan.settle("a", 1, ended("0"))
     assert plan.end is not None
     assert plan.end.state == "paused"
     assert "DeadEnd" in (plan.end.error or "")
@@ -290,7 +294,7 @@ SPREADING = graph_of(
 
 def test_a_spread_makes_a_node_for_each_item() -> None:
     plan = advance(SPREADING)
-    plan.settle("a", 1, '["x","y"]')
+    plan.settle("a", 1, ended('["x","y"]'))
     assert [(row.node, row.job, row.input) for row in plan.executions] == [
         ("s[0]", "ship", '{"kwargs":{"by":"air","item":"x"}}'),
         ("s[1]", "ship", '{"kwargs":{"by":"air","item":"y"}}'),
@@ -300,7 +304,7 @@ def test_a_spread_makes_a_node_for_each_item() -> None:
 
 def test_a_spread_over_nothing_is_collected_at_once() -> None:
     plan = advance(SPREADING)
-    plan.settle("a", 1, "[]")
+    plan.settle("a", 1, ended("[]"))
     assert ends(plan) == {"s": ("success", "[]"), "v": ("success", "[]")}
     assert plan.end is not None
 
@@ -310,7 +314,7 @@ def test_results_are_collected_in_the_order_of_the_items() -> None:
     others = {f"s[{index}]": index for index in range(number) if index != 3}
     inbox = Memory(a=list(range(number)), **others)
     plan = advance(SPREADING, inbox, counts={"s[]": Count(number - 1, number)})
-    plan.settle("s[3]", 1, '"the last"')
+    plan.settle("s[3]", 1, ended('"the last"'))
     expected = [*range(3), "the last", *range(4, number)]
     assert msgspec.json.decode(ends(plan)["s"][1] or "") == expected
     assert msgspec.json.decode(ends(plan)["v"][1] or "") == expected
@@ -318,14 +322,14 @@ def test_results_are_collected_in_the_order_of_the_items() -> None:
 
 def test_an_item_that_was_skipped_is_none_in_the_list() -> None:
     plan = advance(SPREADING, Memory(a=[1, 2], **{"s[0]": 1}), counts={"s[]": Count(1, 2)})
-    plan.settle("s[1]", 1, None)
+    plan.settle("s[1]", 1, ended(None))
     assert ends(plan)["s"] == ("success", "[1,null]")
 
 
 @pytest.mark.parametrize("value", ['"text"', "5", "null", "{}"])
 def test_a_spread_goes_over_a_list_and_nothing_else(value: str) -> None:
     plan = advance(SPREADING)
-    plan.settle("a", 1, value)
+    plan.settle("a", 1, ended(value))
     assert plan.end is not None
     assert plan.end.state == "paused"
     assert "a spread goes over a list" in (plan.end.error or "")
@@ -352,7 +356,7 @@ def test_nothing_waits_beyond_the_deadline() -> None:
 
 def test_in_a_paused_run_what_is_ready_is_held() -> None:
     plan = advance(graph_of(a=job("a"), b=job("b", "a")), held=True)
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert [row.state for row in plan.executions] == ["held"]
 
 
@@ -370,14 +374,16 @@ def test_workers_know_a_node_by_its_job() -> None:
 
 def test_a_hash_is_made_of_the_parents_hashes() -> None:
     plan = advance(DIAMOND, hashes={"b": "B", "c": "C"})
-    assert plan.settle("d", 2, "1") == ancestry_hash("run", "d", 2, ["C", "B"])
+    facts: Any = {"job": "do", "outcome": "success", "result": "1", "error": None}
+    assert plan.settle("d", 2, ended("1")) == ancestry_hash("run", "d", 2, ["C", "B"], **facts)
 
 
 def test_what_settles_inline_continues_the_chain() -> None:
     graph = graph_of(a=job("a"), v=inline(VALUE, "v", "a", value=1))
     plan = advance(graph)
-    digest = plan.settle("a", 1, "1")
-    assert plan.ended[0].ancestry_hash == ancestry_hash("run", "v", 1, [digest])
+    digest = plan.settle("a", 1, ended("1"))
+    facts: Any = {"job": "flow.v", "outcome": "success", "result": "1", "error": None}
+    assert plan.ended[0].ancestry_hash == ancestry_hash("run", "v", 1, [digest], **facts)
 
 
 # -- Healed runs -----------------------------------------------------------------------------------
@@ -385,7 +391,7 @@ def test_what_settles_inline_continues_the_chain() -> None:
 
 def test_what_is_done_or_under_way_is_not_begun_again() -> None:
     plan = advance(DIAMOND, past={"b": (1, True), "c": (2, False)})
-    plan.settle("a", 1, "1")
+    plan.settle("a", 1, ended("1"))
     assert [(row.node, row.attempt) for row in plan.executions] == [("c", 3)]
 
 

@@ -1,8 +1,10 @@
 """Ancestry: a chain of hashes that shows what came before what, and where somebody has meddled."""
 
 import hashlib
+from base64 import urlsafe_b64encode
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -42,9 +44,26 @@ def row(node: str, attempt: int = 1, *parents: str, at: int = 0, **given: Any) -
         "created_at": 0,
         "started_at": 0,
         "finished_at": at,
-        "ancestry_hash": ancestry_hash(RUN, node, attempt, parents),
     }
-    return ExecutionRow(**(fields | given))
+    fields |= given
+    if "ancestry_hash" not in fields:
+        facts = {name: fields[name] for name in ("job", "outcome", "result", "error")}
+        fields["ancestry_hash"] = ancestry_hash(RUN, node, attempt, parents, **facts)
+    return ExecutionRow(**fields)
+
+
+def digest(
+    run_id: str,
+    node: str,
+    attempt: int,
+    parents: list[str],
+    *,
+    job: str = "x",
+    outcome: str = "success",
+    result: str | None = None,
+    error: str | None = None,
+) -> str:
+    return ancestry_hash(run_id, node, attempt, parents, job=job, outcome=outcome, result=result, error=error)
 
 
 def failed(node: str, attempt: int = 1) -> ExecutionRow:
@@ -71,29 +90,68 @@ def broken(rows: list[ExecutionRow], *graphs: Graph) -> list[str]:
 
 def test_a_hash_is_stable() -> None:
     """It is stored for ever: another way to compute it would call every old run tampered with."""
-    text = '["run","a",1,["x","y"]]'
-    assert ancestry_hash("run", "a", 1, ["y", "x"]) == hashlib.sha256(text.encode()).hexdigest()
-    assert ancestry_hash("run", "a", 1, ["y", "x"]).startswith("50cd6587")
+    text = '["run","a",1,"x","success","7",null,["x","y"]]'
+    hashed = urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().removesuffix("=")
+    assert digest("run", "a", 1, ["y", "x"], result="7") == f"2:{hashed}"
+    assert digest("run", "a", 1, ["y", "x"], result="7").startswith("2:YMKtmDhy")
+    assert len(hashed) == 43  # the column of MySQL holds 64 characters
 
 
 def test_every_part_of_it_counts() -> None:
     hashes = [
-        ancestry_hash("run", "a", 1, []),
-        ancestry_hash("other", "a", 1, []),
-        ancestry_hash("run", "b", 1, []),
-        ancestry_hash("run", "a", 2, []),
-        ancestry_hash("run", "a", 1, ["x"]),
-        ancestry_hash("run", "a", 1, ["x", "y"]),
+        digest("run", "a", 1, []),
+        digest("other", "a", 1, []),
+        digest("run", "b", 1, []),
+        digest("run", "a", 2, []),
+        digest("run", "a", 1, ["x"]),
+        digest("run", "a", 1, ["x", "y"]),
+        digest("run", "a", 1, [], job="y"),
+        digest("run", "a", 1, [], outcome="skipped_by_exception"),
+        digest("run", "a", 1, [], result="null"),
+        digest("run", "a", 1, [], error="null"),
     ]
     assert len(set(hashes)) == len(hashes)
 
 
 def test_the_order_of_parents_does_not_count() -> None:
-    assert ancestry_hash("run", "a", 1, ["x", "y"]) == ancestry_hash("run", "a", 1, ["y", "x"])
+    assert digest("run", "a", 1, ["x", "y"]) == digest("run", "a", 1, ["y", "x"])
 
 
 def test_no_two_stories_look_alike() -> None:
-    assert ancestry_hash("run", 'a",1,["x"', 1, []) != ancestry_hash("run", "a", 1, ["x"])
+    assert digest("run", 'a",1,["x"', 1, []) != digest("run", "a", 1, ["x"])
+
+
+def test_hashes_of_the_first_version_stay_verifiable() -> None:
+    """[run, node, attempt, parents] in hex, without a prefix; what settles later continues the chain."""
+
+    def first(node: str, attempt: int, *parents: str) -> str:
+        text = msgspec.json.encode([RUN, node, attempt, sorted(parents)])
+        return hashlib.sha256(text).hexdigest()
+
+    a = row("a", at=1, ancestry_hash=first("a", 1))
+    b = row("b", 1, at=2, ancestry_hash=first("b", 1, hash_of(a)))
+    c = row("c", 1, hash_of(a), at=3)
+    d = row("d", 1, hash_of(b), hash_of(c), at=4)
+    assert broken([a, b, c, d]) == []
+    assert broken([replace(a, result="2"), b, c, d]) == []  # not covered by that version
+    assert broken([a, replace(b, attempt=2), c, d]) == ["b"]
+    assert broken([a, b, replace(c, result="2"), d]) == ["c"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"result": '"more"'},
+        {"outcome": "skipped_by_exception"},
+        {"error": '{"type": "E"}'},
+        {"job": "another"},
+    ],
+    ids=["result", "outcome", "error", "job"],
+)
+def test_whoever_changes_what_an_execution_did_is_found(change: dict[str, Any]) -> None:
+    rows = story()
+    rows[1] = replace(rows[1], **change)
+    assert broken(rows) == ["b"]
 
 
 def test_a_run_that_nobody_has_touched_holds() -> None:
@@ -137,9 +195,9 @@ def test_whoever_says_that_a_failed_attempt_had_completed_is_found() -> None:
 
 def test_a_break_tells_both_hashes() -> None:
     rows = story()
-    rows[4] = replace(rows[4], ancestry_hash="0" * 64)
+    rows[4] = replace(rows[4], ancestry_hash="2:0")
     [one] = verify(RUN, (DIAMOND,), rows)
-    assert (one.node, one.attempt, one.stored, one.expected) == ("d", 1, "0" * 64, hash_of(story()[4]))
+    assert (one.node, one.attempt, one.stored, one.expected) == ("d", 1, "2:0", hash_of(story()[4]))
 
 
 def spread(*needs: str) -> Graph:

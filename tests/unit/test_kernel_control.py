@@ -69,6 +69,15 @@ def test_a_failure_that_the_workflow_went_on_from_stays() -> None:
     assert [entry.key for entry in set_aside(steps)] == ["c", "d"]
 
 
+def test_a_caught_failure_with_the_text_of_the_last_one_stays() -> None:
+    error = '{"type": "ValueError", "message": "no"}'
+    caught, done, last = step("a", 1, "failed"), step("b", 2, "completed"), step("a#2", 3, "failed")
+    caught.error = last.error = error
+    assert [entry.key for entry in set_aside([caught, done, last], error)] == ["a#2"]
+    # Of steps that ran at the same time, one may have ended after the failure.
+    assert [entry.key for entry in set_aside([caught, done], error)] == ["a"]
+
+
 @given(
     st.lists(st.sampled_from(list(StepState)), max_size=12).map(
         lambda states: [step(f"s{seq}", seq, state) for seq, state in enumerate(states, start=1)]

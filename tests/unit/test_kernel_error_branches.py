@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.kernel.advance import Advance, Count
+from detent.kernel.advance import Advance, Count, End
 from detent.kernel.graph import VERSION, Document, Graph, Node, freeze, thaw, validated
 from detent.kernel.heal import Past, heal
 from detent.kernel.policies import Retry
@@ -31,6 +31,8 @@ SHOP = graph_of(
     mail=job("mail", "ship", "refund"),
 )
 
+END = End("job", "success", "1")
+
 
 def test_what_comes_after_a_node_depends_on_its_success_except_its_error_branch() -> None:
     wanted = {id: set(SHOP.unless(id)) for id in SHOP.nodes}
@@ -39,7 +41,7 @@ def test_what_comes_after_a_node_depends_on_its_success_except_its_error_branch(
 
 def test_a_failure_skips_what_follows_and_begins_the_error_branch() -> None:
     plan = advance(SHOP)
-    plan.settle("charge", 1, None, ERROR)
+    plan.settle("charge", 1, End("charge", "branched_by_exception", None, ERROR))
     assert [row.node for row in plan.executions] == ["refund"]
     assert [(row.node, row.outcome) for row in plan.ended] == [("ship", "skipped_by_condition")]
     assert plan.counts["mail"] == Count(1, 2)
@@ -47,7 +49,7 @@ def test_a_failure_skips_what_follows_and_begins_the_error_branch() -> None:
 
 def test_a_success_skips_the_error_branch() -> None:
     plan = advance(SHOP)
-    plan.settle("charge", 1, '"paid"')
+    plan.settle("charge", 1, End("charge", "success", '"paid"'))
     assert [row.node for row in plan.executions] == ["ship"]
     assert [(row.node, row.outcome) for row in plan.ended] == [("refund", "skipped_by_condition")]
 
@@ -156,7 +158,7 @@ def walk(graph: Graph, failing: set[str], order: st.DataObject) -> dict[str, str
         error = ERROR if graph.nodes[node].on_error and node in failing else None
         fate[node] = "completed" if error is None else "failed"
         plan = advance(graph, inbox, counts=counts)
-        plan.settle(node, 1, "1" if error is None else None, error)
+        plan.settle(node, 1, END if error is None else End("job", "branched_by_exception", None, error))
         inbox.note(node, error)
         take(plan)
     assert ended == 1

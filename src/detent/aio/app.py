@@ -17,7 +17,7 @@ from ..engine import Engine, Options, checked_options, deciding
 from ..engine.connections import loop_tx
 from ..engine.projecting import AsyncProjections
 from ..engine.starting import START_MANY, calls_of
-from ..engine.views import id_of
+from ..engine.views import Execution, id_of
 from ..engine.within import join
 from ..functions import FunctionWorkflow
 from ..graphs import Graph, Template
@@ -212,11 +212,23 @@ class AsyncApp:
         """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
         return AsyncRuns(self.engine)
 
+    async def executions(self, **filters: Any) -> list[Execution]:
+        """Executions of all runs; see `App.executions`."""
+        return await in_thread(lambda: self._sync.executions(**filters))
+
     async def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago; see `App.gc`."""
         return await in_thread(lambda: self.engine.remove_old(older_than, limit))
 
-    async def fork(self, run: AsyncRun[R] | str, *, from_step: str, id: str | None = None) -> AsyncRun[R]:
+    async def delete(self, run: AsyncRun[Any] | str) -> int:
+        """Remove a run that is over, with its children; see `App.delete`."""
+        run_id = id_of("app.delete()", "run", run)
+        return await in_thread(lambda: self.engine.delete(run_id))
+
+    async def fork(
+        self, run: AsyncRun[R] | str, *, from_step: str | None = None, id: str | None = None
+    ) -> AsyncRun[R]:
+        """Begin a new run that keeps what another has done; see `App.fork`."""
         run_id = id_of("app.fork()", "run", run)
         start = await in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))
         return (await self._start(start))[0]

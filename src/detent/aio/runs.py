@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from ..arguments import check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..context import current_frame, current_step
-from ..engine import Engine, graphs
+from ..engine import Engine, bulk, graphs
+from ..engine.bulk import Changed
 from ..engine.graphs import NodeState
 from ..engine.queries import Filters, RunQueries, Walk, find_runs
 from ..engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
@@ -31,6 +32,10 @@ class AsyncRun(RunFacts, Generic[R]):
         self._engine = engine
         self._row = row
         self._fresh = fresh
+
+    @property
+    def _machinery(self) -> Engine:
+        return self._engine
 
     async def refresh(self) -> Self:
         self._row = await in_thread(lambda: self._engine.row(self.id))
@@ -103,6 +108,12 @@ class AsyncRun(RunFacts, Generic[R]):
     async def cancel(self, *, reason: str | None = None) -> None:
         self._row = await in_thread(lambda: self._engine.cancel(self.id, reason))
 
+    async def delete(self) -> int:
+        return await in_thread(lambda: self._engine.delete(self.id))
+
+    async def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        self._row = await in_thread(lambda: self._engine.set_attributes(self.id, attributes))
+
     async def skip(self, node: str) -> None:
         self._row = await in_thread(lambda: self._engine.skip(self.id, node))
 
@@ -158,6 +169,16 @@ class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> AsyncIterator[AsyncRun[Any]]:
         """All runs that fit (at most `limit`, if that is given), read page by page."""
         return self._pages(Walk(self._engine, state, filters))
+
+    async def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
+        """Resume all runs that fit; see `Runs.resume`."""
+        return await in_thread(lambda: bulk.resume_all(self._engine, state, filters))
+
+    async def cancel(
+        self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
+    ) -> Changed:
+        """Cancel all active runs that fit; see `Runs.cancel`."""
+        return await in_thread(lambda: bulk.cancel_all(self._engine, state, filters, reason))
 
     async def _pages(self, walk: Walk) -> AsyncIterator[AsyncRun[Any]]:
         while not walk.over:

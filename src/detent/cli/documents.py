@@ -50,9 +50,10 @@ def execution_document(app: App, item: Execution) -> dict[str, Any]:
         "started_at": iso(item.started_at),
         "finished_at": iso(item.finished_at),
         "seconds": item.duration,
-        "input": call_document(app, item.input),
-        "result": payload(app, item.result),
+        "input": call_document(app, item.stored_input),
+        "result": payload(app, item.stored_result),
         "error": None if item.error is None else error_document(item.error),
+        "ancestry_hash": item.ancestry_hash,
     }
 
 

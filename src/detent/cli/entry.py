@@ -12,6 +12,7 @@ from .demo import demo
 from .doctor import doctor
 from .graphing import graph, reattempt, skip, verify
 from .listing import runs
+from .many import cancel_all, delete, resume_all
 from .reading import history, show, workers
 from .serving import worker
 from .starting import send, start
@@ -48,6 +49,9 @@ for _command in (
     check_command,
     decider,
     workers,
+    delete,
+    resume_all,
+    cancel_all,
     gc,
     migrate,
     doctor,

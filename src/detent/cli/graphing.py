@@ -120,7 +120,7 @@ def _node_document(app: App, node: NodeState) -> dict[str, object]:
         "scheduled_for": iso(node.scheduled_for),
         "started_at": iso(node.started_at),
         "finished_at": iso(node.finished_at),
-        "result": payload(app, node.result),
+        "result": payload(app, node.stored_result),
         "error": None if node.error is None else error_document(node.error),
         "ancestry_hash": node.ancestry_hash,
         "handles": node.handles,

@@ -195,7 +195,10 @@ def _brief_outcome(app: App, item: Execution) -> Text:
         return Text(item.outcome or "", style="dim")
     if item.scheduled_for is not None and item.finished_at is None and item.state in ("waiting", "retrying"):
         return Text(f"until {local_time(item.scheduled_for)}", style="dim")
-    return Text("" if item.result in (None, "null") else brief(payload(app, item.result), 40), style="dim")
+    return Text(
+        "" if item.stored_result in (None, "null") else brief(payload(app, item.stored_result), 40),
+        style="dim",
+    )
 
 
 def _print_errors(out: Console, executions: list[Execution]) -> None:

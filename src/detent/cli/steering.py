@@ -63,11 +63,11 @@ def cancel(app: str, id: str, reason: str | None, as_json: bool) -> None:
 @command(example="detent fork shop:app order-42 --from-step ship")
 @app_argument
 @id_argument
-@click.option("--from-step", required=True, metavar="STEP", help="The first step that runs anew.")
+@click.option("--from-step", metavar="STEP", help="The first step that runs again.")
 @click.option("--id", "new_id", help="The id of the new run.")
 @json_option
-def fork(app: str, id: str, from_step: str, new_id: str | None, as_json: bool) -> None:
-    """Begin a new run that keeps everything before a step."""
+def fork(app: str, id: str, from_step: str | None, new_id: str | None, as_json: bool) -> None:
+    """Begin a new run that keeps everything before a step; without one, everything that holds."""
     with opened(app) as found:
         known = found.engine.registry.workflows
         old = found.run(id)

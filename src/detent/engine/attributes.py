@@ -21,6 +21,15 @@ def with_attributes(start: Start, given: Mapping[str, Attribute] | None) -> Star
     return start
 
 
+def checked_changes(given: Any) -> dict[str, Attribute | None]:
+    """Attributes to set, and None for those to remove."""
+    where = "run.set_attributes()"
+    if not isinstance(given, Mapping) or not given:
+        refuse(where, "attributes", given, "give a dict of names and values; None removes one")
+    checked_attributes(where, {name: "" if value is None else value for name, value in given.items()})
+    return dict(given)
+
+
 def checked_attributes(where: str, given: Any) -> dict[str, Attribute]:
     """The attributes of a run, or those of a query."""
     if given is None:

@@ -50,7 +50,6 @@ from ..kernel.model import (
     due_of,
     first_deadline,
 )
-from ..runtime.courses import claimed_of_row
 from ..runtime.failures import decode_error, raisable
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
@@ -62,13 +61,13 @@ from ..stores.batch import Applied
 from ..stores.opening import open_store, refuse_missing_folder
 from ..stores.sql import SqlStore
 from ..worker.worker import Worker
-from .attributes import with_attributes
-from .forking import fork_graph
+from .attributes import checked_changes, with_attributes
+from .forking import kept_of, plan_graph_fork
 from .heroes import Heroes
 from .including import collect
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, checked_url
-from .starting import declared_queue, fork_row, fresh_row, plan_fork, plan_runs
+from .starting import declared_queue, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
 
 log = logging.getLogger("detent")
@@ -105,6 +104,13 @@ class Engine:
         self.ensure_open()
         assert self._services is not None
         return self._services
+
+    @property
+    def codec(self) -> Codec:
+        """How this app writes and reads payloads; needs no database."""
+        if self._services is not None:
+            return self._services.codec
+        return Codec(max_payload=self.settings.max_payload, transform=self.settings.transform)
 
     @property
     def is_open(self) -> bool:
@@ -237,7 +243,7 @@ class Engine:
             store=self.store,
             committer=committer,
             clock=self.clock,
-            codec=Codec(max_payload=self.settings.max_payload, transform=self.settings.transform),
+            codec=self.codec,
             registry=self.registry,
             queues=tuple(self.settings.queues),
             heroes=self.heroes,
@@ -480,6 +486,16 @@ class Engine:
         if self.worker is not None:
             self.worker.poke()
 
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; return how many runs."""
+        number: int = self._control(lambda now: self.store.delete(run_id))
+        return number
+
+    def set_attributes(self, run_id: str, attributes: Any) -> RunRow:
+        changes = checked_changes(attributes)
+        self._control(lambda now: self.store.set_attributes(run_id, changes, now=now))
+        return self.store.run(run_id)
+
     # Retention
 
     def remove_old(self, age: timedelta, limit: int | None = None) -> int:
@@ -547,8 +563,8 @@ class Engine:
 
     # Fork
 
-    def fork(self, run_id: str, from_step: str, options: Options) -> Start:
-        """A new run that keeps everything before that step."""
+    def fork(self, run_id: str, from_step: str | None, options: Options) -> Start:
+        """A new run that keeps everything before that step; without one, everything that holds."""
         if from_step is not None:
             check_node("app.fork()", "from_step", from_step)
         row = self.row(run_id)
@@ -557,19 +573,10 @@ class Engine:
                 "fork", run_id, "an instance of a decider", "its state at any event: app.state_at"
             )
         if row.kind == "function":
-            start = plan_fork(self.services, row, self.store.journal([run_id])[run_id], from_step, options)
+            start = plan_fork(self.services, row, kept_of(self.store, row, from_step), options)
         else:
-            start = self._fork_graph(row, from_step, options)
+            start = plan_graph_fork(self.services, row, from_step, options)
         return with_attributes(start, row.attributes)
-
-    def _fork_graph(self, row: RunRow, from_node: str, options: Options) -> Start:
-        run, chosen = fork_row(self.services, row, options)
-        course = self.services.courses.of_row(row)
-        course = msgspec.structs.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
-        text = self.store.graph(row.id) if row.frozen_at is not None else None
-        start = fork_graph(course, row, self.store.executions(row.id), from_node, run, text)
-        start.chosen = chosen
-        return start
 
 
 def _node_id(course: Course | None, node: str) -> str:

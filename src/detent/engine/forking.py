@@ -1,17 +1,57 @@
-"""Forking runs that go by a graph: a new run that keeps what was done, except a node and all behind it."""
+"""Forking: a new run that keeps what another has done.
+
+Of a durable function it keeps entries of the journal (kernel/fork.py).  Of a graph it keeps the settled
+nodes, except the one that is named and everything behind it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from ..errors import NodeNotFound
 from ..kernel.advance import Advance, Course, Record
 from ..kernel.ancestry import ancestry_hash
+from ..kernel.fork import is_canceled, kept_for_fork
 from ..kernel.graph import Graph, split_item
 from ..kernel.heal import Past, heal
-from ..kernel.model import EndedExecution, ExecutionRow, NewRun, Readiness, RunRow, Start
-from ..kernel.settle import Outcome
+from ..kernel.model import MAIN, EndedExecution, ExecutionRow, NewRun, Readiness, RunRow, Start, Step
+from ..runtime.courses import claimed_of_row
+from ..runtime.services import Services
+from ..stores.canceling import PARENT_CANCELED
 from ..stores.graphs import parts
+from ..stores.sql import SqlStore
+from .settings import Options
+from .starting import fork_row, fresh_row
+
+
+def kept_of(store: SqlStore, row: RunRow, from_step: str | None) -> list[Step]:
+    """What a fork of a durable function keeps of its journal."""
+    mains = [execution for execution in store.executions(row.id) if execution.node == MAIN]
+    # The journal is read last: so it has all compensations of a run whose function has ended.
+    steps = store.journal([row.id])[row.id]
+    children = [step.name for step in steps if step.kind == "child" and is_canceled(step)]
+    with_parent = {child for child in children if _canceled_with_parent(store, child)}
+    return kept_for_fork(row, steps, mains, from_step, canceled_with=with_parent)
+
+
+def _canceled_with_parent(store: SqlStore, child: str) -> bool:
+    return any(
+        event == "canceled" and msgspec.json.decode(detail) == {"reason": PARENT_CANCELED}
+        for _, event, detail in store.history(child)
+    )
+
+
+def plan_graph_fork(services: Services, row: RunRow, from_node: str | None, options: Options) -> Start:
+    """A new run that keeps what a run with a graph has done, except a node and all behind it."""
+    run, chosen = fork_row(services, row, options)
+    course = services.courses.of_row(row)
+    course = msgspec.structs.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
+    text = services.store.graph(row.id) if row.frozen_at is not None else None
+    start = fork_graph(course, row, services.store.executions(row.id), from_node, run, text)
+    start.chosen = chosen
+    return start
 
 
 class _Kept:
@@ -30,15 +70,28 @@ class _Kept:
 
 
 def fork_graph(
-    course: Course, row: RunRow, rows: list[ExecutionRow], from_node: str, run: NewRun, text: str | None
+    course: Course,
+    row: RunRow,
+    rows: list[ExecutionRow],
+    from_node: str | None,
+    run: NewRun,
+    text: str | None,
 ) -> Start:
-    """Begin `run` with what `row` has done, except `from_node` and whatever comes after it."""
+    """Begin `run` with what `row` has done, except `from_node` and everything after it."""
     graph, now = course.graph, run.created_at
-    node = graph.find(from_node)
-    if node is None:
-        raise NodeNotFound(row.id, from_node)
-    kept = _copies(graph, run, _done(rows), {node, *graph.descendants(node)})
-    past = {id: Past(id, 1, one.state, one.outcome, one.kind) for id, one in kept.items()}
+    without: set[str] = set()
+    if from_node is not None:
+        node = graph.find(from_node)
+        if node is None:
+            raise NodeNotFound(row.id, from_node)
+        without = {node, *graph.descendants(node)}
+    kept = _copies(graph, run, _done(rows), without)
+    # A spread that has not ended begins again, without the items that are kept.
+    past = {
+        id: Past(id, 1, one.state, one.outcome, one.kind)
+        for id, one in kept.items()
+        if (graph.spread_of(id) or id) in kept
+    }
     healing = heal(graph, past)
     advance = Advance(
         graph,
@@ -51,6 +104,8 @@ def fork_graph(
     )
     advance.counted.update(healing.counts)
     advance.begin(healing.ready)
+    if healing.finished:
+        advance.finish()
     run.forked_from, run.signature, run.frozen_at = row.id, graph.signature, row.frozen_at
     run.hero_type, run.hero_id = row.hero_type, row.hero_id  # beside the run that it was forked from
     counts = [
@@ -91,7 +146,7 @@ def _copies(
     def copy(id: str, parents: list[str]) -> None:
         row = done[id]
         digests = [copies[parent].ancestry_hash or "" for parent in parents if parent in copies]
-        copies[id] = EndedExecution(
+        copies[id] = one = EndedExecution(
             run_id=run.id,
             node=id,
             attempt=1,
@@ -104,8 +159,10 @@ def _copies(
             created_at=run.created_at,
             finished_at=row.finished_at or run.created_at,
             result=row.result,
-            error=row.error if row.outcome == Outcome.BRANCHED_BY_EXCEPTION else None,
-            ancestry_hash=ancestry_hash(run.id, id, 1, digests),
+            error=row.error,
+        )
+        one.ancestry_hash = ancestry_hash(
+            run.id, id, 1, digests, job=one.job, outcome=one.outcome, result=one.result, error=one.error
         )
 
     for id in _in_order(graph):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..kernel.model import MAIN, Error, ExecutionRow, ExecutionState, RunRow
 from ..runtime.beginning import read_graph
 from ..runtime.failures import decode_error
 from .core import Engine
+from .values import Reader
 
 PENDING = "pending"  # not reached yet
 
@@ -38,10 +39,16 @@ class NodeState:
     scheduled_for: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    result: str | None
-    error: Error | None
+    stored_result: str | None  # as text
+    error: Error | None  # its class, message and traceback
     ancestry_hash: str | None
+    reader: Reader = field(repr=False, compare=False)
     handles: str | None = None  # the name of the node whose failure it is run for
+
+    @property
+    def result(self) -> Any:
+        """What it returned, decoded."""
+        return self.reader.result(self.job if self.kind == JOB else None, self.stored_result)
 
 
 def graph_of(engine: Engine, row: RunRow) -> Graph:
@@ -68,14 +75,14 @@ def graph_of(engine: Engine, row: RunRow) -> Graph:
 
 def nodes_of(engine: Engine, row: RunRow) -> list[NodeState]:
     """Graph and state, merged; nodes that the graph no longer has come last."""
-    rows = engine.store.executions(row.id)
+    rows, reader = engine.store.executions(row.id), Reader(engine)
     if row.kind == "function":
-        return [_state(MAIN, MAIN, JOB, row.type, (), [item for item in rows if item.node == MAIN])]
+        return [_state(reader, MAIN, MAIN, JOB, row.type, (), [item for item in rows if item.node == MAIN])]
     attempts: dict[str, list[ExecutionRow]] = {}
     for item in rows:
         attempts.setdefault(item.node, []).append(item)
     if row.kind == DECIDER:  # effects, timers, inbox: they do not wait for each other
-        return [_state(id, id, JOB, tried[0].job, (), tried) for id, tried in attempts.items()]
+        return [_state(reader, id, id, JOB, tried[0].job, (), tried) for id, tried in attempts.items()]
     graph = graph_of(engine, row)
     items: dict[str, list[str]] = {}
     for id in attempts:
@@ -86,22 +93,32 @@ def nodes_of(engine: Engine, row: RunRow) -> list[NodeState]:
     for id, node in graph.nodes.items():
         needs = tuple(graph.nodes[needed].name for needed in node.depends_on)
         job = node.job or (f"run {node.run}" if node.run else None)
-        state = _state(id, node.name, node.kind, job, needs, attempts.pop(id, []))
+        state = _state(reader, id, node.name, node.kind, job, needs, attempts.pop(id, []))
         if node.branch is not None and graph.nodes[node.branch[0]].on_error:
             state = replace(state, handles=graph.nodes[node.branch[0]].name)
         found.append(state)
         for item_id in sorted(items.get(id, ()), key=lambda one: int(one[len(id) + 1 : -1])):
-            found.append(_state(item_id, graph.shown(item_id), JOB, node.job, needs, attempts.pop(item_id)))
-    found += [_state(id, id, JOB, None, (), gone) for id, gone in attempts.items()]
+            found.append(
+                _state(reader, item_id, graph.shown(item_id), JOB, node.job, needs, attempts.pop(item_id))
+            )
+    found += [_state(reader, id, id, JOB, None, (), gone) for id, gone in attempts.items()]
     return found
 
 
 def _state(
-    id: str, name: str, kind: str, job: str | None, needs: tuple[str, ...], rows: Sequence[ExecutionRow]
+    reader: Reader,
+    id: str,
+    name: str,
+    kind: str,
+    job: str | None,
+    needs: tuple[str, ...],
+    rows: Sequence[ExecutionRow],
 ) -> NodeState:
     latest = max(rows, key=lambda row: row.attempt) if rows else None
     if latest is None:
-        return NodeState(id, name, kind, job, needs, PENDING, None, 0, None, None, None, None, None, None)
+        return NodeState(
+            id, name, kind, job, needs, PENDING, None, 0, None, None, None, None, None, None, reader
+        )
     return NodeState(
         id=id,
         name=name,
@@ -114,9 +131,10 @@ def _state(
         scheduled_for=_moment(latest.scheduled_for),
         started_at=_moment(latest.started_at),
         finished_at=_moment(latest.finished_at),
-        result=latest.result,
+        stored_result=latest.result,
         error=None if latest.error is None else decode_error(latest.error),
         ancestry_hash=latest.ancestry_hash,
+        reader=reader,
     )
 
 

@@ -18,7 +18,6 @@ from ..functions import FunctionWorkflow, Step
 from ..graphs import Graph, Template, plan_of
 from ..ids import uuid7
 from ..kernel import model
-from ..kernel.fork import kept_for_fork
 from ..kernel.model import NewRun, RunEnd, RunRow, RunState, Start
 from ..runtime.beginning import Startable, Terms, begin
 from ..runtime.registry import Registry
@@ -101,12 +100,9 @@ def _default(startable: Startable, name: str) -> Any:
     return getattr(startable, name, None)
 
 
-def plan_fork(
-    services: Services, row: RunRow, steps: list[model.Step], from_step: str, options: Options
-) -> Start:
-    """The operation that begins a run which keeps what another recorded before a step."""
+def plan_fork(services: Services, row: RunRow, kept: list[model.Step], options: Options) -> Start:
+    """The operation that begins a run which keeps these entries of another."""
     workflow = services.registry.workflow(row.type)
-    kept = kept_for_fork(row.id, steps, from_step)
     id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
     run, main = new_run(
         workflow, id, row.input, queue=row.queue, priority=row.priority, now=services.clock.now()

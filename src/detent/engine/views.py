@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +30,9 @@ from ..kernel.model import (
 from ..runtime.failures import decode_error
 from .core import Engine
 from .graphs import graph_of
+from .values import Call, Reader
 
+TYPED = frozenset({"main", "step", "node", "undo"})  # kinds that call a definition by its name
 # Kinds of journal entries that are no steps.
 UNSEEN = frozenset({"spawn", "spawned", "progress", "published", ORDER, ACCEPTED})
 
@@ -39,18 +41,39 @@ UNSEEN = frozenset({"spawn", "spawned", "progress", "published", ORDER, ACCEPTED
 class Execution:
     """One attempt at a node, or one recorded step of a durable function."""
 
+    run_id: str
     node: str
+    node_id: str  # of a graph: as it is stored
+    job: str  # the name of the step or the workflow that it calls
     attempt: int
     kind: str  # main, step, sleep, receive, child, ...
     state: str
     outcome: str | None
     worker: str | None
+    created_at: int | None  # microseconds; None for a recorded step
     scheduled_for: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    input: str | None
-    result: str | None
-    error: Error | None
+    stored_input: str | None  # as text
+    stored_result: str | None
+    error: Error | None  # its class, message and traceback
+    ancestry_hash: str | None  # of a settled node
+    reader: Reader = field(repr=False, compare=False)
+
+    @property
+    def input(self) -> Call | None:
+        """Its arguments, decoded: `input.args`, `input.kwargs`."""
+        return self.reader.call(self._definition, self.stored_input)
+
+    @property
+    def result(self) -> Any:
+        """What it returned, decoded."""
+        return self.reader.result(self._definition, self.stored_result)
+
+    @property
+    def _definition(self) -> str | None:
+        """The name of the definition whose types its values have."""
+        return self.job if self.kind in TYPED else None
 
     @property
     def duration(self) -> float | None:
@@ -79,6 +102,10 @@ class RunFacts:
 
     _row: RunRow
 
+    @property
+    def _machinery(self) -> Engine:
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.type}, {self.state}>"
 
@@ -95,6 +122,44 @@ class RunFacts:
     def state(self) -> str:
         """`ready`, `performing`, `paused`, `finished`, `failed` or `canceled`."""
         return shown_state(self._row)
+
+    @property
+    def queue(self) -> str:
+        return self._row.queue
+
+    @property
+    def priority(self) -> int:
+        return self._row.priority
+
+    @property
+    def hero(self) -> tuple[str, str] | None:
+        """The type and the id of its hero, as `app.options(hero=...)` takes them."""
+        row = self._row
+        return None if row.hero_type is None or row.hero_id is None else (row.hero_type, row.hero_id)
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the run that started it as its child."""
+        return self._row.parent
+
+    @property
+    def forked_from(self) -> str | None:
+        """The id of the run that it is a fork of."""
+        return self._row.forked_from
+
+    @property
+    def deadline(self) -> datetime | None:
+        return _moment(self._row.deadline)
+
+    @property
+    def input(self) -> Call:
+        """What it was started with, decoded: `input.args`, `input.kwargs`."""
+        return Reader(self._machinery).call(self.type, self._row.input) or Call((), {})
+
+    @property
+    def error(self) -> Error | None:
+        """What it failed or was paused with: `error.type`, `.message` and `.traceback`."""
+        return _error(self._row.error)
 
     @property
     def created_at(self) -> datetime:
@@ -152,15 +217,22 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
     if graph is not None:
         # Under a clock that stands still, what is needed comes before what needs it.
         rows.sort(key=lambda row: (graph.place(row.node), row.attempt))
-    shown = [_of_execution(row, row.node if graph is None else graph.shown(row.node)) for row in rows]
+    reader = Reader(engine)
+    shown = [_of_execution(row, row.node if graph is None else graph.shown(row.node), reader) for row in rows]
     # The child run of a node is that node's execution once more.
     hidden = UNSEEN if run.kind == "function" else {*UNSEEN, "child"}
     steps = [
-        _of_step(_awake(step, until))
+        _of_step(_awake(step, until), reader)
         for step in engine.store.journal([run_id])[run_id]
         if step.kind not in hidden
     ]
     return sorted([*shown, *steps], key=_order)
+
+
+def shown_executions(engine: Engine, run: RunRow, rows: list[ExecutionRow]) -> list[Execution]:
+    """Executions of a run as people see them, in the given order."""
+    graph, reader = _graph(engine, run) if rows else None, Reader(engine)
+    return [_of_execution(row, row.node if graph is None else graph.shown(row.node), reader) for row in rows]
 
 
 def history_of(engine: Engine, row: RunRow) -> list[Happening]:
@@ -214,20 +286,26 @@ def _graph(engine: Engine, run: RunRow) -> Graph | None:
         return None
 
 
-def _of_execution(row: ExecutionRow, name: str) -> Execution:
+def _of_execution(row: ExecutionRow, name: str, reader: Reader) -> Execution:
     return Execution(
+        run_id=row.run_id,
         node=name,
+        node_id=row.node,
+        job=row.job,
         attempt=row.attempt,
         kind=row.kind,
         state=ExecutionState(row.state).public,
         outcome=row.outcome,
         worker=row.worker,
+        created_at=row.created_at,
         scheduled_for=_moment(row.scheduled_for),
         started_at=_moment(row.started_at),
         finished_at=_moment(row.finished_at),
-        input=None,
-        result=row.result,
+        stored_input=row.input,
+        stored_result=row.result,
         error=_error(row.error),
+        ancestry_hash=row.ancestry_hash,
+        reader=reader,
     )
 
 
@@ -239,21 +317,28 @@ def _awake(step: Step, until: int) -> Step:
     return replace(step, state=str(StepState.COMPLETED), finished_at=step.wake_at)
 
 
-def _of_step(step: Step) -> Execution:
+def _of_step(step: Step, reader: Reader) -> Execution:
     canceled = step.kind == CANCEL
+    key = step.key.removeprefix(cancel_key("")) if canceled else step.key
     return Execution(
-        node=step.key.removeprefix(cancel_key("")) if canceled else step.key,
+        run_id=step.run_id,
+        node=key,
+        node_id=key,
+        job=step.name,
         attempt=step.attempt,
         kind=step.kind,
         state="canceled" if canceled else step.state,
         outcome="canceled_by_workflow" if canceled else "success" if step.state == "completed" else None,
         worker=None,
+        created_at=None,
         scheduled_for=_moment(step.wake_at),
         started_at=_moment(step.started_at),
         finished_at=_moment(step.finished_at),
-        input=step.input,
-        result=step.result,
+        stored_input=step.input,
+        stored_result=step.result,
         error=_error(step.error),
+        ancestry_hash=None,
+        reader=reader,
     )
 
 

@@ -80,6 +80,31 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False  # the run is paused: nothing new may be claimed
 
 
+class Ended(Protocol):
+    """How an execution ended: what its ancestry hash covers beside its place."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def result(self) -> str | None: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """The end of an execution that a worker settles."""
+
+    job: str
+    outcome: str
+    result: str | None
+    error: str | None = None
+
+
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """By what a run goes on: its graph, how to read its values, and what its nodes take from it.
 
@@ -139,12 +164,12 @@ class Advance:
         self._worth: dict[str, Any] = {}
         self._ready: list[str] = []
 
-    def settle(self, node: str, attempt: int, result: str | None, error: str | None = None) -> str:
+    def settle(self, node: str, attempt: int, ended: Ended) -> str:
         """A node has settled, with an error if its error branch is taken; return its ancestry hash."""
-        self._results[node] = result
-        if error is not None:
-            self._errors[node] = error
-        digest = self._hash(node, attempt)
+        self._results[node] = ended.result
+        if ended.outcome == Outcome.BRANCHED_BY_EXCEPTION and ended.error is not None:
+            self._errors[node] = ended.error
+        digest = self._hash(node, attempt, ended)
         self._follow(node)
         self._drain()
         return digest
@@ -154,9 +179,9 @@ class Advance:
         self._ready += nodes
         self._drain()
 
-    def hash(self, node: str, attempt: int) -> str:
+    def hash(self, node: str, attempt: int, ended: Ended) -> str:
         """The ancestry hash of a node that settles without anything following."""
-        return self._hash(node, attempt)
+        return self._hash(node, attempt, ended)
 
     def passed_over(self, node: str, outcome: Outcome) -> EndedExecution:
         """A node that is recorded as canceled without ever having been executed."""
@@ -274,12 +299,18 @@ class Advance:
         if not items:
             self._complete(id, [])
             return
-        self.counts[f"{id}[]"] = Count(0, len(items))
-        self.counted.add(f"{id}[]")
         assert node.arg is not None
+        settled = 0
         for index, item in enumerate(items):
+            if self._past.get(f"{id}[{index}]", (0, False))[1]:
+                settled += 1  # a fork has kept it
+                continue
             text = self._input(node, {node.arg: item})
             self.executions.append(self._execution(f"{id}[{index}]", node, text))
+        self.counts[f"{id}[]"] = Count(settled, len(items))
+        self.counted.add(f"{id}[]")
+        if settled == len(items):
+            self._ready.append(f"{id}[]")
 
     def _collect(self, spread: str) -> None:
         """All items have settled: the list of their results, in their order."""
@@ -307,7 +338,7 @@ class Advance:
         row = self._ended(id, state, outcome)
         row.result = text
         self._results[id] = text
-        row.ancestry_hash = self._hash(id, row.attempt, parents)
+        row.ancestry_hash = self._hash(id, row.attempt, row, parents)
         self.ended.append(row)
         self._follow(id)
 
@@ -418,10 +449,19 @@ class Advance:
             self._worth[id] = None if text is None else self._values.read(text)
         return self._worth[id]
 
-    def _hash(self, id: str, attempt: int, parents: list[str] | None = None) -> str:
+    def _hash(self, id: str, attempt: int, ended: Ended, parents: list[str] | None = None) -> str:
         if parents is None:
             parents = [self.hashes[node] for node in self.graph.parents(id) if node in self.hashes]
-        digest = self.hashes[id] = ancestry_hash(self.facts.id, id, attempt, parents)
+        digest = self.hashes[id] = ancestry_hash(
+            self.facts.id,
+            id,
+            attempt,
+            parents,
+            job=ended.job,
+            outcome=ended.outcome,
+            result=ended.result,
+            error=ended.error,
+        )
         return digest
 
     def _prefetch(self, wave: list[str]) -> None:

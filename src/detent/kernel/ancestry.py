@@ -1,15 +1,20 @@
-"""Ancestry: a hash for every settled execution that proves what came before it.
+"""Ancestry: a hash for every settled execution that covers what it did and what came before it.
 
-    SHA-256(canonical JSON of [run id, node id, attempt, sorted hashes of the parents])
+    "2:" + base64url(SHA-256(canonical JSON of
+        [run id, node id, attempt, job, outcome, result, error, sorted hashes of the parents]))
 
-where a parent's hash is that of its latest settled execution.  Whoever changes, adds
-or removes an attempt after the fact breaks the chain from there on, and `verify` says
-where.
+A parent's hash is that of its latest settled execution.  Result and error are the texts as they are
+stored, so that a codec that encrypts needs no key here.  A change to any of this breaks the chain from
+there on, and `verify` says where.
+
+Hashes of version 1 have no prefix: the hex SHA-256 of [run id, node id, attempt, sorted hashes of the
+parents].  They are verified by that formula.
 """
 
 from __future__ import annotations
 
 import hashlib
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -19,11 +24,44 @@ from .model import ExecutionRow
 from .settle import has_settled
 
 _ENCODER = msgspec.json.Encoder()
+_VERSION = "2:"
 
 
-def ancestry_hash(run_id: str, node: str, attempt: int, parents: Iterable[str]) -> str:
+def ancestry_hash(
+    run_id: str,
+    node: str,
+    attempt: int,
+    parents: Iterable[str],
+    *,
+    job: str,
+    outcome: str,
+    result: str | None,
+    error: str | None,
+) -> str:
     """The hash of one settled execution."""
+    text = _ENCODER.encode([run_id, node, attempt, job, outcome, result, error, sorted(parents)])
+    return _VERSION + urlsafe_b64encode(hashlib.sha256(text).digest()).decode().rstrip("=")
+
+
+def _first_version(run_id: str, node: str, attempt: int, parents: Iterable[str]) -> str:
     return hashlib.sha256(_ENCODER.encode([run_id, node, attempt, sorted(parents)])).hexdigest()
+
+
+def _expected(run_id: str, row: ExecutionRow, parents: list[ExecutionRow]) -> str:
+    """The hash that an execution must have, by the version of the one that it has."""
+    hashes = [parent.ancestry_hash or "" for parent in parents]
+    if row.ancestry_hash is not None and not row.ancestry_hash.startswith(_VERSION):
+        return _first_version(run_id, row.node, row.attempt, hashes)
+    return ancestry_hash(
+        run_id,
+        row.node,
+        row.attempt,
+        hashes,
+        job=row.job,
+        outcome=row.outcome or "",
+        result=row.result,
+        error=row.error,
+    )
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -49,7 +87,7 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
     broken = []
     for row in sorted(settled, key=lambda row: (row.finished_at or 0, row.node, row.attempt)):
         expected = [
-            ancestry_hash(run_id, row.node, row.attempt, [parent.ancestry_hash or "" for parent in parents])
+            _expected(run_id, row, parents)
             for graph in graphs  # (one that does not know the node has no parents for it)
             for parents in _ways(row, _parents(graph, row.node, latest))
         ]

@@ -23,8 +23,8 @@ def check(verb: str, run_id: str, state: str) -> None:
 
 _HINTS: dict[tuple[str, str], str] = {
     ("resume", RunState.READY): "it goes on by itself",
-    ("resume", RunState.CANCELED): "app.fork(run, from_step=...) begins a new run from one of its steps",
-    ("resume", RunState.FINISHED): "app.fork(run, from_step=...) begins a new run from one of its steps",
+    ("resume", RunState.CANCELED): "app.fork(run) continues it in a new run",
+    ("resume", RunState.FINISHED): "app.fork(run) continues it in a new run",
     ("pause", RunState.PAUSED): "run.resume() lets it go on",
 }
 
@@ -45,11 +45,10 @@ def set_aside(steps: list[Step], error: str | None = None, *, main_failed: bool 
         return (step.finished_at or 0) > moment if step.kind in GIVEN_AWAY else step.seq > last
 
     fatal = _facts(error)
-    return [
-        step
-        for step in broken
-        if (main_failed and behind(step)) or (fatal is not None and _facts(step.error) == fatal)
-    ]
+    own = [step for step in broken if fatal is not None and _facts(step.error) == fatal]
+    # Where the same error is behind the last success, an earlier one like it was caught.
+    last_own = [step for step in own if behind(step)] or own
+    return [step for step in broken if step in last_own or (main_failed and behind(step))]
 
 
 GIVEN_AWAY = ("spawn", "child")

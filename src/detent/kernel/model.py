@@ -87,6 +87,7 @@ class NewRun(_Row):
     created_at: int
     parent: str | None = None
     parent_key: str | None = None
+    parent_seq: int = 0  # its place in the parent's journal
     hero_type: str | None = None
     hero_id: str | None = None
     exclusive: int = 0
@@ -117,6 +118,7 @@ class NewExecution(_Row):
     recoveries: int = 0
     failures: int = 0
     started_at: int | None = None
+    seq: int = 0  # of a spawned step: its place in the journal, on its first attempt
 
 
 class EndedExecution(_Row):
@@ -467,6 +469,7 @@ class ExecutionRow(_Row):
     started_at: int | None
     finished_at: int | None
     ancestry_hash: str | None = None
+    input: str | None = None
 
 
 class WorkerRow(_Row):

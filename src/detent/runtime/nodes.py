@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ..clock import span_micros
-from ..context import Abandoned, Canceled, FlowControl, Routine, Signal, Suspended
+from ..context import Abandoned, Canceled, Context, FlowControl, Routine, Signal, Suspended
 from ..errors import DeadlineExceeded, RunError, StepFailed
 from ..functions import Step
 from ..kernel import model
@@ -55,9 +55,19 @@ _FLOW = {
 }
 
 
+class NodeContext(Context):
+    """The context of a node of a graph."""
+
+    @property
+    def node(self) -> str:
+        work: Any = self._backend
+        return self.key if work.course is None else str(work.course.graph.shown(self.key))
+
+
 class NodeWork(Work):
     """One attempt at a node."""
 
+    context_class = NodeContext
     retry: Retry = NO_RETRY
     returns: Any = Any  # what a job's result is annotated as
 

@@ -38,6 +38,7 @@ class Work:
     """One attempt at something that has an execution of its own; also what its context asks."""
 
     is_async = False
+    context_class: type[Context] = Context
 
     def __init__(
         self, services: Services, claimed: Claimed, name: str, steps: Iterable[model.Step] = ()
@@ -55,7 +56,7 @@ class Work:
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
-        self.context = Context(info, name, claimed.node, claimed.attempt, self)
+        self.context = self.context_class(info, name, claimed.node, claimed.attempt, self)
 
     def run(self) -> None:
         """Run it in this thread."""

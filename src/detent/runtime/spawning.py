@@ -96,6 +96,7 @@ def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> N
             scheduled_for=frame.now(),
             topic=topic,
             input=text,
+            seq=frame.journal.next_seq(),
         )
     )
     if step.compensation is not None:
@@ -123,7 +124,7 @@ def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str
         now=frame.now(),
         deadline=frame.claimed.deadline,
     )
-    run.parent, run.parent_key = frame.run_id, key
+    run.parent, run.parent_key, run.parent_seq = frame.run_id, key, frame.journal.next_seq()
     _outgoing(frame).runs.append(run)
     _outgoing(frame).mains.append(main)
 

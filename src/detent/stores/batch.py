@@ -425,12 +425,12 @@ def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[Sett
     """What follows a node in its graph, and its ancestry hash."""
     if plan.goes_on:
         held = RunState.PAUSED in (state, plan.run.state if plan.run is not None else None)
-        digest, end = going.settled(op, held=held)
+        digest, end = going.settled(op, plan, held=held)
         if end is not None and (plan.run is None or end.error is not None):
             plan = replace(plan, run=end)  # (a pause that was asked for comes before the end)
         return plan, digest
     if has_settled(plan.state, plan.outcome):
-        return plan, going.hash(op)
+        return plan, going.hash(op, plan)
     return plan, None
 
 

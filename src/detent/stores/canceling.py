@@ -16,6 +16,7 @@ from ..kernel.settle import Ending, Outcome, next_attempt
 from . import readiness
 from .base import Tx, batch, rows_to, write
 
+PARENT_CANCELED = "its parent was canceled"  # why a child was canceled, in its history
 ACTIVE = (RunState.READY, RunState.PAUSED)
 
 
@@ -39,7 +40,7 @@ def cancel_rest(tx: Tx, run_id: str, now: int) -> list[str]:
     canceled: list[str] = []
     for child, state in tx.query(tx.sql.children, id=run_id):
         if state in ACTIVE and _lock(tx, [child])[child] in ACTIVE:
-            canceled += cancel_run(tx, child, reason="its parent was canceled", now=now)
+            canceled += cancel_run(tx, child, reason=PARENT_CANCELED, now=now)
     return canceled
 
 

@@ -6,6 +6,7 @@ Skipping and reattempting single nodes is in nodes.py.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,12 +15,13 @@ from ..kernel.advance import Course
 from ..kernel.control import GIVEN_AWAY, check, set_aside, stops, taken_up, undone
 from ..kernel.decide import DECIDER
 from ..kernel.journal import ACCEPTED
-from ..kernel.model import MAIN, Claimed, RunRow, RunState, Step, StepState, topic_of
+from ..kernel.model import MAIN, Attribute, Claimed, RunRow, RunState, Step, StepState, topic_of
 from ..kernel.settle import Outcome
 from . import readiness
 from .base import Tx, rows_to, write
 from .canceling import cancel_run, lock_family, note
 from .leases import journal
+from .listing import attributes_of
 from .nodes import fresh, lock, resume_graph, set_state
 
 
@@ -45,7 +47,7 @@ def resume(
         resume_graph(tx, run, course, now)
         return run
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
-        raise InvalidState("resume", run_id, "failed and undone", "app.fork(run, from_step=...) begins anew")
+        raise InvalidState("resume", run_id, "failed and undone", "app.fork(run) continues in a new run")
     if accept_drift:
         _accept_drift(tx, run_id, now)
     _resume_locked(tx, run, now)
@@ -116,6 +118,17 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     if run.parent is not None:
         readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)
     return canceled
+
+
+def set_attributes(tx: Tx, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
+    """Set attributes of a run, and remove those that are None; the others stay."""
+    run = lock(tx, run_id)
+    queries = tx.driver.queries
+    names = [{"run_id": run_id, "name": name} for name in sorted(changes)]
+    write(tx, tx.driver.adapt(queries.delete_attributes), names)
+    kept = {name: value for name, value in changes.items() if value is not None}
+    write(tx, tx.driver.adapt(queries.insert_attributes), attributes_of(run_id, kept, run.created_at))
+    note(tx, run_id, "attributes", dict(changes), now)
 
 
 def _raw(text: str | None) -> msgspec.Raw:

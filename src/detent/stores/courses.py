@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from ..kernel.advance import Advance, Count
+from ..kernel.advance import Advance, Count, End
 from ..kernel.graph import END, Graph
 from ..kernel.heal import Past
-from ..kernel.model import RunEnd, Settle
+from ..kernel.model import RunEnd, Settle, SettlePlan
 from ..kernel.settle import Outcome
 from .base import Tx, batch
 from .changes import Changes
@@ -67,18 +67,18 @@ class Going:
         rows = [{"run_id": run, "node": node} for run, node in sorted(keys)]
         return self._tx.query(statement, rows=batch(rows)) if rows else []
 
-    def settled(self, op: Settle, *, held: bool) -> tuple[str, RunEnd | None]:
+    def settled(self, op: Settle, plan: SettlePlan, *, held: bool) -> tuple[str, RunEnd | None]:
         """A node has settled: plan what follows; return its hash, and the run's end if this is it."""
         if op.key.run_id in self._outdated:
-            return self._recounted(op, held=held)
+            return self._recounted(op, plan, held=held)
         advance = self._advance(op, held=held)
         before = advance.end
-        digest = advance.settle(op.key.node, op.key.attempt, op.plan.result, _branching_error(op))
+        digest = advance.settle(op.key.node, op.key.attempt, _ended(op, plan))
         return digest, advance.end if advance.end is not before else None
 
-    def hash(self, op: Settle) -> str:
+    def hash(self, op: Settle, plan: SettlePlan) -> str:
         """The hash of a node after which nothing follows."""
-        return self._advance(op, held=False).hash(op.key.node, op.key.attempt)
+        return self._advance(op, held=False).hash(op.key.node, op.key.attempt, _ended(op, plan))
 
     def take_over(self) -> None:
         """All is planned: into the changes."""
@@ -102,10 +102,10 @@ class Going:
             advance.facts = msgspec.structs.replace(advance.facts, now=op.now)
         return advance
 
-    def _recounted(self, op: Settle, *, held: bool) -> tuple[str, RunEnd | None]:
+    def _recounted(self, op: Settle, plan: SettlePlan, *, held: bool) -> tuple[str, RunEnd | None]:
         """The long way: under another graph than before, or after a heal that left traces."""
         run = op.key.run_id
-        digest = self.hash(op)
+        digest = self.hash(op, plan)
         del self._advances[run]
         seen = past(self._tx, run)
         seen[op.key.node] = Past(op.key.node, op.key.attempt, op.plan.state, op.plan.outcome)
@@ -119,14 +119,15 @@ class Going:
             before=self._outdated[run],
             hashes=self._hashes[run],
             results={op.key.node: op.plan.result},
-            errors={op.key.node: error} if (error := _branching_error(op)) is not None else {},
+            errors={op.key.node: plan.error}
+            if plan.outcome == Outcome.BRANCHED_BY_EXCEPTION and plan.error is not None
+            else {},
         )
         return digest, advance.end
 
 
-def _branching_error(op: Settle) -> str | None:
-    """The error with which a node fails into its error branch."""
-    return op.plan.error if op.plan.outcome == Outcome.BRANCHED_BY_EXCEPTION else None
+def _ended(op: Settle, plan: SettlePlan) -> End:
+    return End(op.course.claimed.job, plan.outcome, plan.result, plan.error)
 
 
 def _counted(graph: Graph, node: str) -> Iterable[str]:

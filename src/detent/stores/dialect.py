@@ -8,7 +8,7 @@ _INTEGERS = frozenset(
     "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
     " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
-    " generation version begun_at retry_at updated_at".split()
+    " generation version begun_at retry_at updated_at parent_seq".split()
 )
 _LONG = frozenset("input result error value detail progress body data".split())
 

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from ..kernel.model import Attribute, NewRun, RunRow
-from .base import Tx, batch
+from ..kernel.model import Attribute, ExecutionRow, ExecutionState, NewRun, RunRow
+from .base import Tx, batch, rows_to
 from .queries import HAS_ATTRIBUTE, HAS_OVERDUE, PARTS_OF_ACTIVE, STATES, Queries
 from .statements import RUN_FIELDS
 
@@ -97,15 +97,23 @@ def _attributes(text: str | None) -> dict[str, Attribute]:
 def attribute_rows(runs: Sequence[NewRun]) -> list[dict[str, Any]]:
     """The rows of what these runs are to be found by, in the order of their keys."""
     return [
+        row
+        for run in sorted((run for run in runs if run.attributes), key=lambda run: run.id)
+        for row in attributes_of(run.id, run.attributes, run.created_at)
+    ]
+
+
+def attributes_of(run_id: str, attributes: Mapping[str, Attribute], created_at: int) -> list[dict[str, Any]]:
+    """The rows of one run's attributes, in the order of their keys."""
+    return [
         {
-            "run_id": run.id,
+            "run_id": run_id,
             "name": name,
             "value": attribute_text(value),
             "kind": next(kind for kind, type in _KINDS.items() if type is _plain(value)),
-            "created_at": run.created_at,
+            "created_at": created_at,
         }
-        for run in sorted((run for run in runs if run.attributes), key=lambda run: run.id)
-        for name, value in sorted(run.attributes.items())
+        for name, value in sorted(attributes.items())
     ]
 
 
@@ -126,6 +134,18 @@ def overdue(tx: Tx, runs: Sequence[str], *, due: int) -> list[Overdue]:
     asked = batch([{"run_id": run} for run in runs])
     statement = tx.driver.adapt(tx.driver.queries.overdue)
     return [Overdue(*row) for row in tx.query(statement, rows=asked, overdue=due)]
+
+
+def executions(
+    tx: Tx, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None
+) -> list[ExecutionRow]:
+    """The executions of these runs in these states, and on this queue, in no order."""
+    named = ", ".join(f"'{ExecutionState(state).value}'" for state in states)
+    statement = f"{tx.driver.queries.executions_of} WHERE e.state IN ({named})"
+    params: dict[str, Any] = {"rows": batch([{"id": run} for run in runs])}
+    if queue is not None:
+        statement, params["queue"] = f"{statement} AND e.queue = :queue", queue
+    return rows_to(ExecutionRow, tx.query(tx.driver.adapt(statement), **params))
 
 
 def executing(tx: Tx) -> dict[str, int]:

@@ -48,11 +48,21 @@ def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> 
         return run
     attempt = latest.attempt if latest.scheduled else latest.attempt + 1
     found = Recorded(tx, run_id).settled(course.graph.parents(node)) if course.graph.knows(node) else {}
-    digest = ancestry_hash(run_id, node, attempt, [hash for _, hash, _ in found.values() if hash is not None])
+    row = latest_of(tx, run_id)[node]
+    digest = ancestry_hash(
+        run_id,
+        node,
+        attempt,
+        [hash for _, hash, _ in found.values() if hash is not None],
+        job=row.job,
+        outcome=Outcome.SKIPPED_BY_OPERATOR,
+        result=None,
+        error=None,
+    )
     if latest.scheduled:
         _skip_scheduled(tx, run_id, latest, _shown(course, node), now, digest=digest)
     else:
-        write(tx, tx.sql.graphs.insert_ended, [_skipped(latest_of(tx, run_id)[node], attempt, digest, now)])
+        write(tx, tx.sql.graphs.insert_ended, [_skipped(row, attempt, digest, now)])
     seen[node] = Past(node, attempt, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_OPERATOR)
     _carry_on(tx, run, course, seen, now)
     return run
@@ -152,7 +162,7 @@ def fresh(execution: Claimed, now: int) -> NewExecution:
 def _active(tx: Tx, verb: str, run_id: str) -> RunRow:
     run = lock(tx, run_id)
     if run.state in _OVER:
-        raise InvalidState(verb, run_id, run.state, "app.fork(run, from_step=...) begins a new run")
+        raise InvalidState(verb, run_id, run.state, "app.fork(run) continues it in a new run")
     return run
 
 

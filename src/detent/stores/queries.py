@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .dialect import Dialect
+from ..kernel.model import ExecutionRow
+from .dialect import Dialect, columns_of
 from .statements import ACTIVE, EXECUTING, whole_run
 
 # Everything that belongs to a run, and the index by which MySQL finds it there.  A new table with a column
@@ -39,6 +40,7 @@ class Queries(msgspec.Struct, frozen=True):
     """All of them; a dialect that lacks one does not type-check."""
 
     insert_attributes: str
+    delete_attributes: str
     # Parts of a listing: what is selected, where it begins, what is asked
     whole_run: str
     by_created: str
@@ -54,10 +56,12 @@ class Queries(msgspec.Struct, frozen=True):
     # Overdue work
     overdue: str
     executing: str
+    executions_of: str
     # Retention
     expired: str
     ancestors: str
     removable: str
+    busy: str
     remove: tuple[str, ...]
 
 
@@ -72,6 +76,7 @@ def build_queries(d: Dialect) -> Queries:
     return Queries(
         insert_attributes=f"""
 INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_columns)}""",
+        delete_attributes=d.delete("detent_attributes", ("run_id", "name")),
         whole_run=f"SELECT {whole_run(d)}",
         by_created=runs("detent_runs_created"),
         by_type=runs("detent_runs_type"),
@@ -108,6 +113,11 @@ SELECT e.run_id, e.node, e.job, e.queue, e.scheduled_for
 SELECT e.worker, COUNT(*) FROM detent_executions e {d.by("detent_executions_ready")}
  WHERE e.state = 'executing'
  GROUP BY e.worker""",
+        # Of these runs, by the key; conditions follow (listing.py).
+        executions_of=f"""
+SELECT {", ".join(f"e.{column}" for column in columns_of(ExecutionRow))}
+  FROM {d.rows("id")}
+  {d.join("detent_executions", "e")} ON e.run_id = x.id""",
         # What ended too long ago, longest ago first, behind a place; not all of it may go yet.
         # Served by detent_runs_finished.
         expired=f"""
@@ -134,6 +144,11 @@ SELECT r.id
    AND NOT EXISTS (SELECT 1 FROM detent_runs p WHERE p.id = r.parent)
  ORDER BY r.id {d.bytewise}
  {d.lock("r")} {d.skip_locked}""",
+        # Those of them that still have something to do.
+        busy=f"""
+SELECT x.id FROM {d.rows("id")}
+  {d.join("detent_executions", "e")} ON e.run_id = x.id AND e.state IN {ACTIVE}
+ LIMIT 1""",
         remove=(
             *(d.delete(table, ("run_id",), index) for table, index in TABLES_OF_A_RUN.items()),
             d.delete("detent_runs", ("id",)),

@@ -5,8 +5,10 @@
     2. Never before its parent.  A parent's journal reads its children, and a failed parent may be resumed:
        with a child gone, it would begin that child anew.
 
-Nobody waits for this, and it waits for nobody: the walk over what has expired takes no
-locks, and a removal skips what others have in hand.
+The walk over what has expired takes no locks, and a removal skips what others have locked.
+
+A run that is deleted by name goes with all its children.  The same two rules hold: it is refused
+while something of it is not over, and while it has a parent.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from ..errors import InvalidState
+from ..kernel.decide import DECIDER
+from ..kernel.model import RunState
 from .base import Tx, batch
+from .canceling import lock_family
+from .nodes import lock
 
 Place = tuple[int, str]  # when a run ended, and its id
 BEGINNING: Place = (-1, "")
@@ -73,7 +80,34 @@ def remove(tx: Tx, runs: Sequence[str], *, before: int) -> int:
     asked = batch([{"id": run} for run in sorted(runs)])
     found = tx.query(tx.driver.adapt(tx.driver.queries.removable), rows=asked, before=before)
     if found:
-        gone = batch([{"id": run, "run_id": run} for (run,) in found])
-        for statement in tx.driver.queries.remove:
-            tx.run(tx.driver.adapt(statement), rows=gone)
+        _remove(tx, [run for (run,) in found])
     return len(found)
+
+
+def delete(tx: Tx, run_id: str) -> int:
+    """Remove a run that is over, with its children and all that belongs to them; return how many runs."""
+    lock_family(tx, run_id)
+    run = lock(tx, run_id)
+    if run.kind == DECIDER:
+        raise InvalidState("delete", run_id, "an instance of a decider", "its events are kept for ever")
+    if run.parent is not None and tx.query(tx.sql.run, id=run.parent):
+        raise InvalidState("delete", run_id, f"a child of run {run.parent}", "delete that one")
+    family, generation = [run_id], [(run_id, run.state)]
+    while generation:
+        for id, state in generation:
+            if not RunState(state).final:
+                of = "" if id == run_id else f", the state of its child {id}"
+                raise InvalidState("delete", run_id, f"{state}{of}", "cancel it first")
+        generation = [row for id, _ in generation for row in tx.query(tx.sql.children, id=id)]
+        family += [id for id, _ in generation]
+    asked = batch([{"id": id} for id in sorted(family)])
+    if tx.query(tx.driver.adapt(tx.driver.queries.busy), rows=asked):
+        raise InvalidState("delete", run_id, f"{run.state}, with work that has not ended", "wait for its end")
+    _remove(tx, family)
+    return len(family)
+
+
+def _remove(tx: Tx, runs: Sequence[str]) -> None:
+    gone = batch([{"id": run, "run_id": run} for run in sorted(runs)])
+    for statement in tx.driver.queries.remove:
+        tx.run(tx.driver.adapt(statement), rows=gone)

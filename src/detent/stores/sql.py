@@ -14,8 +14,10 @@ from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
 from ..kernel.advance import Course
 from ..kernel.decide import Decide, EventRow, InputRow, Mind
 from ..kernel.model import (
+    Attribute,
     Claimed,
     ExecutionRow,
+    ExecutionState,
     Message,
     NewExecution,
     Operation,
@@ -391,6 +393,13 @@ class SqlStore:
             rows = tx.query(tx.sql.graphs.last_reattempt, id=run_id, node=node)
             return rows[0][0] if rows else None
 
+    def executions_of(
+        self, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None = None
+    ) -> list[ExecutionRow]:
+        """The executions of these runs in these states, and on this queue, in no order."""
+        with self._reading() as tx:
+            return listing.executions(tx, runs, states=states, queue=queue)
+
     def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
         """All that was recorded of these runs."""
         with self._reading() as tx:
@@ -504,6 +513,14 @@ class SqlStore:
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
         return self.write(lambda tx: removing.remove(tx, runs, before=before))
+
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; twice is RunNotFound."""
+        return self._again(self._writer, lambda tx: removing.delete(tx, run_id))
+
+    def set_attributes(self, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
+        """Set attributes of a run, and remove those that are None; twice does the same."""
+        self._again(self._writer, lambda tx: control.set_attributes(tx, run_id, changes, now=now))
 
     # Transactions of users
 

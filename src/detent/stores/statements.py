@@ -410,7 +410,9 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         " WHEN e.state IN ('failed', 'canceled') THEN 'failed' ELSE 'waiting' END",
         "attempt": "e.attempt",
         "written_by": "0",
-        "seq": "0",
+        # Later attempts have the place of the first.
+        "seq": "CASE e.attempt WHEN 1 THEN e.seq ELSE COALESCE((SELECT f.seq FROM detent_executions f"
+        " WHERE f.run_id = e.run_id AND f.node = e.node AND f.attempt = 1), 0) END",
         **{c: f"e.{c}" for c in ("input", "result", "error", "started_at", "finished_at")},
     }
     child = {
@@ -422,7 +424,7 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         " WHEN 'canceled' THEN 'failed' ELSE 'waiting' END",
         "attempt": "1",
         "written_by": "0",
-        "seq": "0",
+        "seq": "r.parent_seq",
         "started_at": "r.created_at",
         **{c: f"r.{c}" for c in ("input", "result", "error", "finished_at")},
     }
