@@ -121,8 +121,9 @@ class Model:
                 self._append(instance, TimerCancelled(key), input, now)
         self._send_out(instance, decision, now)
         if instance.state.over:
-            for node in instance.timers:
-                del instance.letters[node]
+            for timers in (instance.letters, instance.dead):
+                for node in [node for node, letter in timers.items() if letter.kind == "timer"]:
+                    del timers[node]
         return list(decision.events)
 
     def _append(self, instance: Instance, event: Any, input: Input, now: int) -> None:
@@ -130,9 +131,15 @@ class Model:
         self.log.append(Fact(instance.id, instance.sequence, event, type(input).__name__, now))
 
     def _silence(self, instance: Instance, key: str) -> bool:
-        found = [node for node, timer in instance.timers.items() if timer.key == key]
-        for node in found:
-            del instance.letters[node]
+        """Cancel the timer with this key, also a dead one; say whether there was one."""
+        found = [
+            (letters, node)
+            for letters in (instance.letters, instance.dead)
+            for node, letter in letters.items()
+            if letter.kind == "timer" and letter.key == key
+        ]
+        for letters, node in found:
+            del letters[node]
         assert len(found) <= 1
         return bool(found)
 
@@ -203,12 +210,6 @@ class Model:
     def give_up(self, id: str, letter: Letter) -> None:
         del self.instances[id].letters[letter.node]
         self.instances[id].dead[letter.node] = letter
-
-    def replaced(self, id: str, node: str) -> bool:
-        """Whether a dead timer's key has another timer by now."""
-        instance = self.instances[id]
-        key = instance.dead[node].key
-        return key is not None and any(timer.key == key for timer in instance.timers.values())
 
     def replay(self, id: str, node: str, now: int) -> None:
         """A dead letter is taken up again, as if it had never failed."""

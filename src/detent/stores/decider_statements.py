@@ -9,6 +9,7 @@ from .dialect import Dialect, columns_of, insert
 from .graph_statements import KEYS, ON_KEY
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
+PENDING = f"(t.state IN {ACTIVE} OR t.outcome = 'dead_letter')"  # a dead timer can still be replayed
 
 
 class DeciderStatements(msgspec.Struct, frozen=True):
@@ -130,24 +131,24 @@ SELECT r.type, COUNT(*), MIN(i.received_at), COUNT(DISTINCT i.run_id)
         waiting_inputs=f"""
 SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq LIMIT :limit""",
-        # Timers that wait, by their keys; one that is firing at this moment counts.
+        # Pending timers, by their keys.  One that is firing at this moment counts, and so does a dead one.
         timers=f"""
-SELECT t.run_id, t.topic, t.node, t.attempt
+SELECT t.run_id, t.topic, t.node, t.attempt, t.outcome
   FROM {d.rows("run_id", "name")}
   {d.join("detent_executions", "t", "detent_executions_topic")}
-    ON t.run_id = x.run_id AND t.topic = x.name AND t.kind = 'timer' AND t.state IN {ACTIVE}""",
+    ON t.run_id = x.run_id AND t.topic = x.name AND t.kind = 'timer' AND {PENDING}""",
         cancel_timers=d.update(
             "detent_executions",
             (*KEYS, "finished_at"),
             "state = 'canceled', outcome = 'canceled_by_decision', finished_at = x.finished_at",
-            f"{ON_KEY} AND t.state IN {ACTIVE}",
+            f"{ON_KEY} AND {PENDING}",
         ),
-        # The instance is over: what it wanted later it does not want any more.
+        # The instance has finished: cancel its timers, also the dead ones.
         end_timers=d.update(
             "detent_executions",
             ("run_id", "finished_at"),
             "state = 'canceled', outcome = 'canceled_by_finish', finished_at = x.finished_at",
-            f"t.run_id = x.run_id AND t.kind = 'timer' AND t.state IN {ACTIVE}",
+            f"t.run_id = x.run_id AND t.kind = 'timer' AND {PENDING}",
         ),
         pending_timers=f"""
 SELECT t.node, t.topic, t.job, t.scheduled_for, t.attempt, t.state, t.failures, t.input

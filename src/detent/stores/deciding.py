@@ -381,13 +381,17 @@ class Deciding:
         self._remember()
 
     def _pending_timers(self) -> dict[Key, list[dict[str, Any]]]:
-        """Timers that wait, and that some turn names by key; what fires in this batch waits no more."""
+        """Pending timers, also dead ones, that a turn names by key; what fires in this batch is not pending."""
         if not self._silenced:
             return {}
         asked = batch([{"run_id": run, "name": key} for run, key in sorted(self._silenced)])
-        fired = {(row["run_id"], row["node"], row["attempt"]) for row in self._changes.ended_executions}
+        fired = {
+            (row["run_id"], row["node"], row["attempt"])
+            for row in self._changes.ended_executions
+            if row["outcome"] != Outcome.DEAD_LETTER
+        }
         found: dict[Key, list[dict[str, Any]]] = {}
-        for run, key, node, attempt in self._tx.query(self._tx.sql.deciders.timers, rows=asked):
+        for run, key, node, attempt, _ in self._tx.query(self._tx.sql.deciders.timers, rows=asked):
             if (run, node, attempt) not in fired:
                 row = {"run_id": run, "node": node, "attempt": attempt}
                 found.setdefault((run, key), []).append(row)

@@ -90,7 +90,8 @@ def replay(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
     run, letter = _given_up(tx, run_id, node)
     if letter.kind == TIMER and letter.topic is not None:
         named = batch([{"run_id": run_id, "name": letter.topic}])
-        if tx.query(tx.sql.deciders.timers, rows=named):  # a key has one timer, and this one came later
+        outcomes = [row[4] for row in tx.query(tx.sql.deciders.timers, rows=named)]
+        if any(outcome != Outcome.DEAD_LETTER for outcome in outcomes):  # a key has one timer
             raise NotADeadLetter(f"{run_id}/{node}", f"replaced: a timer with its key {letter.topic!r} waits")
     _mark(tx, letter, Outcome.REPLAYED)
     _again(tx, run, letter, now)
