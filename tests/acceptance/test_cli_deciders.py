@@ -148,3 +148,30 @@ def test_the_app_may_come_from_the_environment(local: Shell) -> None:
     local.environment["DETENT_APP"] = "shop:app"
     assert local.json("show", "order", "o-1")["status"] == "shipped"
     assert local.json("show", "order")["decider"] == "order"
+
+
+GIVE_UP = """
+import shop
+from tests.deciders.orders import change
+
+change(
+    shop.app.open(),
+    "UPDATE detent_executions SET state = 'failed', outcome = 'dead_letter', finished_at = 1"
+    " WHERE kind = 'effect'",
+)
+shop.app.run("order:o-2").cancel()
+shop.app.close()
+"""
+
+
+def test_replaying_all_tells_what_was_replayed_and_what_was_skipped(local: Shell) -> None:
+    done = local._python("-c", GIVE_UP)
+    assert done.returncode == 0, done.stderr
+    report = local.json("dead-letters", "shop:app", "--decider", "order", "--replay-all")
+    assert (report["replayed"], report["discarded"]) == (1, 0)
+    [skipped] = report["skipped"]
+    assert skipped["letter"].startswith("order:o-2/effect:")
+    assert "canceled" in skipped["reason"]
+    text = local("dead-letters", "shop:app", "--replay-all")
+    assert text.splitlines()[0] == "skipped 1"
+    assert "order:o-2/effect:" in text

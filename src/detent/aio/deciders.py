@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ..deciders import Decider
-from ..engine.letters import Backlog, DeadLetter, DeadLetters
+from ..engine.letters import Backlog, DeadLetter, DeadLetters, ReplayReport
 from ..engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
 from ..kernel.machine import StateMachineView
 from .threads import in_thread
@@ -57,8 +57,8 @@ class AsyncDeadLetters:
     async def replay(self, letter: DeadLetter | str) -> None:
         await in_thread(lambda: self._letters.replay(letter))
 
-    async def replay_all(self, decider: Any = None) -> int:
-        return await in_thread(lambda: self._letters.replay_all(decider))
+    async def replay_all(self, decider: Any = None, instance: str | None = None) -> ReplayReport:
+        return await in_thread(lambda: self._letters.replay_all(decider, instance))
 
     async def discard(self, letter: DeadLetter | str) -> None:
         await in_thread(lambda: self._letters.discard(letter))

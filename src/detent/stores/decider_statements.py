@@ -43,6 +43,7 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     pending_effects: str
     depth: str
     dead_letters: str
+    walk_dead: str
     count_dead: str
     set_outcome: str
     observed: str
@@ -52,6 +53,10 @@ def build_deciders(d: Dialect, run_columns: tuple[str, ...]) -> DeciderStatement
     """Return the statements in the dialect `d`."""
     events = ", ".join(f"e.{c}" for c in columns_of(EventRow))
     dead = "e.outcome = 'dead_letter'"
+    letter = (
+        "e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,"
+        " e.finished_at, r.type"
+    )
     return DeciderStatements(
         # Two processes may begin one instance: the second waits for the first, and finds it there.
         insert_instances=d.insert_new("detent_runs", run_columns, ("id",)),
@@ -167,13 +172,21 @@ SELECT t.node, t.job, t.state, t.outcome, t.attempt, t.failures, t.scheduled_for
 SELECT COUNT(*) FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending'""",
         dead_letters=f"""
-SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,
-       e.finished_at, r.type
+SELECT {letter}
   FROM detent_executions e {d.by("detent_executions_dead")}
   JOIN detent_runs r ON r.id = e.run_id
  WHERE {dead} AND e.finished_at >= :since {d.dead}
    AND (:type = '' OR r.type = :type) AND (:id = '' OR e.run_id = :id)
  ORDER BY e.finished_at DESC LIMIT :limit""",
+        # The same, longest ago first: from a place on, up to a moment.
+        walk_dead=f"""
+SELECT {letter}
+  FROM detent_executions e {d.by("detent_executions_dead")}
+  JOIN detent_runs r ON r.id = e.run_id
+ WHERE {dead} AND {d.died} >= :at AND {d.died} <= :until
+   AND ({d.died} > :at OR e.run_id > :run_id OR (e.run_id = :run_id AND e.node > :node))
+   AND (:type = '' OR r.type = :type) AND (:id = '' OR e.run_id = :id)
+ ORDER BY {d.died}, e.run_id, e.node LIMIT :limit""",
         count_dead=f"""
 SELECT r.type, e.kind, COUNT(*)
   FROM detent_executions e {d.by("detent_executions_dead")}

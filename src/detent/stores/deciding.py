@@ -381,7 +381,7 @@ class Deciding:
         self._remember()
 
     def _pending_timers(self) -> dict[Key, list[dict[str, Any]]]:
-        """Pending timers, also dead ones, that a turn names by key; what fires in this batch is not pending."""
+        """Pending timers that a turn names by key, also dead ones; what fires in this batch is gone."""
         if not self._silenced:
             return {}
         asked = batch([{"run_id": run, "name": key} for run, key in sorted(self._silenced)])

@@ -393,6 +393,13 @@ class SqlStore:
         with self._reading() as tx:
             return letters.dead(tx, type=type, run_id=run_id, since=since, limit=limit)
 
+    def walk_dead(
+        self, *, type: str, run_id: str, beyond: tuple[int, str, str], until: int, limit: int
+    ) -> list[letters.DeadRow]:
+        """Dead letters given up between a place and a moment, longest ago first."""
+        with self._reading() as tx:
+            return letters.walk_dead(tx, type=type, run_id=run_id, beyond=beyond, until=until, limit=limit)
+
     def count_dead(self) -> list[tuple[str, str, int]]:
         """How many dead letters there are, by decider and kind."""
         with self._reading() as tx:
