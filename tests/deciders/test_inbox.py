@@ -1,5 +1,6 @@
 """Inboxes: durable at once, decided in the order of arrival, held up by what cannot be decided."""
 
+import asyncio
 import threading
 from datetime import timedelta
 from typing import Any
@@ -9,15 +10,19 @@ import pytest
 import detent
 from detent.engine.letters import backlogs
 from detent.errors import InvalidInput
-from tests.conformance.builders import Attempt, everything, held_open, is_seen_waiting
+from detent.kernel.settle import Outcome
+from tests.conformance.builders import Attempt, everything, held_open, is_seen_waiting, settling
 from tests.deciders import rolling
-from tests.deciders.operations import applied, bringing, claimed, draining, enqueuing_of
+from tests.deciders.operations import applied, bringing, claimed, deciding_of, draining, enqueuing_of
 from tests.deciders.orders import (
     Fail,
     Log,
     Mail,
+    Ring,
+    Said,
     Say,
     Stop,
+    Undecidable,
     change,
     executions,
     gap_free,
@@ -200,6 +205,157 @@ def test_a_worker_that_was_thought_dead_does_not_decide_what_another_has_decided
             bury(first, buried_by=second)
     eventually(lambda: pending(second) == 0, "all were decided")
     assert texts(second, Log) == [str(number) for number in range(300)]
+
+
+# -- Before what comes later ---------------------------------------------------------------------------
+
+
+def test_an_input_that_is_executed_comes_behind_what_waits_in_the_inbox(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    for text in "abc":
+        app.enqueue_input(Log, Say("l", text))
+    events = app.execute(Log, Say("l", "d"))
+    assert [event.text for event in events if isinstance(event, Said)] == ["d"], "only its own are returned"
+    assert (texts(app, Log), pending(app)) == (["a", "b", "c", "d"], 0)
+    worker = apps(Log)
+    eventually(lambda: inbox(worker) == [DONE], "the inbox has settled")
+    assert texts(worker, Log) == ["a", "b", "c", "d"]
+    gap_free(worker, Log, ["l"])
+
+
+def test_an_input_that_waits_for_an_uncommitted_enqueue_comes_behind_it(apps: Apps) -> None:
+    """Held open: the input is in the inbox and not committed, when another process executes one."""
+    first, second = apps(Log, worker=False), apps(Log, worker=False)
+    first.execute(Log, Say("l", "begun"))
+    with held_open(first.engine.store, enqueuing_of(first, Log, Say("l", "a"))):
+        attempt = Attempt(lambda: second.execute(Log, Say("l", "b")))
+        is_seen_waiting(attempt, first.engine.store)
+    attempt.result()
+    assert texts(second, Log) == ["begun", "a", "b"]
+
+
+def test_an_input_that_is_executed_while_a_worker_empties_the_inbox_comes_behind_it(apps: Apps) -> None:
+    """Whoever comes first decides what waits; the worker does not decide it again."""
+    app = apps(Log, worker=False)
+    for text in "ab":
+        app.enqueue_input(Log, Say("l", text))
+    letter = claimed(app, Log, "inbox")
+    drained = draining(app, Log, letter)
+    app.execute(Log, Say("l", "c"))
+    app.enqueue_input(Log, Say("l", "d"))
+    [answer] = applied(app, drained)
+    assert (answer.applied, answer.more) == (0, True)
+    applied(app, draining(app, Log, letter))
+    assert (texts(app, Log), inbox(app)) == (["a", "b", "c", "d"], [DONE])
+
+
+@pytest.mark.parametrize("order", ["enqueued first", "executed first"])
+def test_in_one_commit_inputs_are_decided_in_the_order_of_the_operations(apps: Apps, order: str) -> None:
+    app = apps(Log, worker=False)
+    queued, executed = enqueuing_of(app, Log, Say("l", "a")), deciding_of(app, Log, Say("l", "b"))
+    applied(app, *((queued, executed) if order == "enqueued first" else (executed, queued)))
+    worker = apps(Log)
+    expected = ["a", "b"] if order == "enqueued first" else ["b", "a"]
+    eventually(lambda: texts(worker, Log) == expected, "both were decided")
+    assert sql(worker, "SELECT state FROM detent_inputs") == [("applied",)]
+
+
+def test_the_answer_of_an_effect_comes_behind_what_waits_in_the_inbox(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", mails=["one"]))
+    effect = claimed(app, Log, "effect")
+    app.enqueue_input(Log, Say("l", "b"))
+    applied(app, bringing(app, Log, effect, Say("l", "c")))
+    assert texts(app, Log) == ["a", "b", "c"]
+
+
+def test_a_timer_comes_behind_what_waits_in_the_inbox_and_can_be_cancelled_by_it(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", timers={"k": 0.0}))
+    app.execute(Log, Say("m", "a", timers={"k": 0.0}))
+    first, second = claimed(app, Log, "timer", "w1"), claimed(app, Log, "timer", "w2")
+    app.enqueue_input(Log, Say("l", "b"))
+    app.enqueue_input(Log, Say("m", "b", cancels=["k"]))
+    for timer in (first, second):
+        instance = timer.run_id.partition(":")[2]
+        applied(app, bringing(app, Log, timer, Ring(instance, "k")))
+    assert texts(app, Log, "l") == ["a", "b", "ring k"]
+    assert types(app, Log, "m") == ["Said", "Said", "detent.TimerCancelled"]
+    assert letters(app, "log:m", "timer") == [("canceled", "canceled_by_decision")]
+
+
+def test_an_input_from_the_inbox_may_end_the_instance_before_the_one_that_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a"))
+    run = app.run("log:l")
+    waiting = Attempt(lambda: run.result(timeout=20))
+    app.enqueue_input(Log, Stop("l"))
+    assert app.execute(Log, Say("l", "too late")) == []
+    waiting.result()
+    assert types(app, Log) == ["Said", "Stopped"]
+
+
+def test_an_input_that_is_refused_leaves_what_it_found_in_the_inbox_decided(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Say("l", "a"))
+    with pytest.raises(Undecidable):
+        app.execute(Log, Fail("l"))
+    assert (texts(app, Log), pending(app)) == (["a"], 0)
+
+
+def test_a_blocked_inbox_does_not_hold_up_what_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    for input in (Say("l", "a"), Fail("l"), Say("l", "behind it")):
+        app.enqueue_input(Log, input)
+    app.execute(Log, Say("l", "b"))
+    assert (texts(app, Log), pending(app)) == (["a", "b"], 2)
+
+
+def test_an_inbox_that_is_a_dead_letter_stays_one_when_an_input_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Say("l", "a"))
+    applied(app, settling(claimed(app, Log, "inbox"), Outcome.DEAD_LETTER, now=app.engine.clock.now()))
+    app.execute(Log, Say("l", "b"))
+    assert (texts(app, Log), pending(app)) == (["b"], 1)
+
+
+def test_a_full_inbox_is_emptied_in_several_commits_before_what_is_executed(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executed from a thread and from asyncio."""
+    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 7)
+    app = apps(Log, worker=False)
+    first = [str(number) for number in range(50)]
+    applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in first))
+    attempt = Attempt(lambda: app.execute(Log, Say("l", "from a thread")))
+
+    async def main() -> None:
+        other = await detent.AsyncApp(url, include=[Log]).open()
+        await asyncio.gather(*(other.execute(Log, Say("l", f"async {number}")) for number in range(10)))
+        await other.close()
+
+    asyncio.run(main())
+    assert len(attempt.result()) == 1
+    said = texts(app, Log)
+    assert said[:50] == first
+    assert sorted(said[50:]) == sorted(["from a thread", *(f"async {number}" for number in range(10))])
+    assert [text for text in said if text.startswith("async")] == [f"async {number}" for number in range(10)]
+    gap_free(app, Log, ["l"])
+
+
+def test_what_arrives_later_does_not_hold_up_an_input_that_waits_for_a_full_inbox(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 2)
+    app = apps(Log, worker=False)
+    applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in "abc"))
+    executed = deciding_of(app, Log, Say("l", "executed"))
+    [postponed] = applied(app, executed)
+    assert (postponed.postponed is not None, texts(app, Log)) == (True, ["a", "b"])
+    app.enqueue_input(Log, Say("l", "later"))
+    executed.upto = postponed.postponed
+    applied(app, executed)
+    assert texts(app, Log) == ["a", "b", "c", "executed"]
 
 
 # -- What cannot be decided ----------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Instance:
     sequence: int = 0
     letters: dict[str, Letter] = field(default_factory=dict)
     dead: dict[str, Letter] = field(default_factory=dict)
-    inbox: list[Input] = field(default_factory=list)
+    inbox: dict[str, Input] = field(default_factory=dict)  # by their ids, in the order of arrival
     emptied: int = 0  # how often somebody was called to empty the inbox
     caused: dict[str, list[Any]] = field(default_factory=dict)  # by the ids of inputs
 
@@ -88,10 +88,22 @@ class Model:
         instance = self.instance(self.clerk.route(input))
         if input_id is not None and input_id in instance.caused:
             return []
+        self._catch_up(instance, now)
         events = self._turn(instance, input, now)
         if input_id is not None:
             instance.caused[input_id] = events
         return events
+
+    def _catch_up(self, instance: Instance, now: int) -> None:
+        """What arrived in the inbox earlier comes first, up to what cannot be decided."""
+        if instance.state.over or INBOX in instance.dead:
+            return
+        for input_id, input in list(instance.inbox.items()):
+            try:
+                self._turn(instance, input, now)
+            except Refused:
+                return
+            del instance.inbox[input_id]
 
     def enqueue(self, input: Input, input_id: str, now: int) -> bool:
         """Whether it is new."""
@@ -102,7 +114,7 @@ class Model:
         instance.caused[input_id] = []
         if instance.state.over:
             return True
-        instance.inbox.append(input)
+        instance.inbox[input_id] = input
         if INBOX not in instance.letters and INBOX not in instance.dead:
             instance.emptied += 1
             instance.letters[INBOX] = Letter(INBOX, now, attempt=instance.emptied)
@@ -167,25 +179,33 @@ class Model:
 
     def brings(self, id: str, letter: Letter, input: Input, now: int) -> list[Any]:
         """A timer fires, or an effect is answered: it is over with the decision, or nothing happened."""
+        instance = self.instance(self.clerk.route(input))
+        self._catch_up(instance, now)
         letters = self.instances[id].letters
+        if letter.node not in letters:
+            raise Stale  # what came from the inbox has cancelled the timer
         del letters[letter.node]
         try:
-            return self.execute(input, None, now)
+            return self._turn(instance, input, now)
         except Refused:
             letters[letter.node] = letter
             raise
 
-    def drain(self, id: str, count: int, now: int) -> Drained:
+    def drain(self, id: str, inputs: list[str], now: int) -> Drained:
         instance = self.instances[id]
-        for applied in range(count):
+        applied = 0
+        for input_id in inputs:
+            if input_id not in instance.inbox:
+                continue  # somebody else has decided it
             try:
-                self._turn(instance, instance.inbox[0], now)
+                self._turn(instance, instance.inbox[input_id], now)
             except Refused:
                 return Drained(applied, True, True)
-            instance.inbox.pop(0)
+            del instance.inbox[input_id]
+            applied += 1
         if not instance.inbox:
             del instance.letters[INBOX]
-        return Drained(count, False, bool(instance.inbox))
+        return Drained(applied, False, bool(instance.inbox))
 
     def succeeded(self, id: str, letter: Letter) -> None:
         effect: Errand = letter.content
@@ -225,7 +245,8 @@ class Model:
         if node != INBOX:
             del instance.dead[node]
             return
-        del instance.inbox[:1]
+        for input_id in list(instance.inbox)[:1]:
+            del instance.inbox[input_id]
         self.replay(id, node, now)
 
     def recovered(self, id: str, letter: Letter, due: int) -> None:

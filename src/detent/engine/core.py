@@ -251,6 +251,7 @@ class Engine:
             for operation, answer in zip(operations, applied.answers, strict=True)
             if isinstance(operation, Decide) and isinstance(answer, Decided) and answer.ended is not None
         ]
+        ends += applied.decided.ends.items()
         if ends:
             self.waiters.ended(ends)
         for mind, run_id, sequence, state in applied.decided.states:

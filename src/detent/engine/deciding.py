@@ -14,9 +14,8 @@ from ..deciders import Decider, DeciderPlan, inbox_job
 from ..decisions import Recorded
 from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
 from ..functions import Step
-from ..ids import uuid7
+from ..ids import turn_id, uuid7
 from ..kernel.decide import Decide, Decided, Enqueue, Enqueued, Given, InputState, NewInput
-from ..runtime.letters import turn_id
 from ..runtime.minds import DeciderMind
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec

@@ -36,6 +36,7 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     inboxes: str
     depths: str
     waiting_inputs: str
+    last_pending: str
     timers: str
     cancel_timers: str
     end_timers: str
@@ -66,10 +67,14 @@ DELETE FROM detent_runs
  WHERE id = :id
    AND NOT EXISTS (SELECT 1 FROM detent_events e WHERE e.run_id = :id)
    AND NOT EXISTS (SELECT 1 FROM detent_inputs i WHERE i.run_id = :id)""",
-        # How far each instance has come; asked after its lock is ours, so that nobody adds to it.
+        # How far each instance has come, and an input that waits in its inbox; asked under its lock, so that
+        # neither changes.
         heads=f"""
-SELECT x.id, (SELECT e.sequence FROM detent_events e
-               WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1){d.hurry}
+SELECT x.id,
+       (SELECT e.sequence FROM detent_events e
+         WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1),
+       (SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
+         WHERE i.run_id = x.id AND i.state = 'pending' LIMIT 1){d.hurry}
   FROM {d.rows("id")}""",
         snapshots=f"""
 SELECT {", ".join(f"s.{c}" for c in columns_of(SnapshotRow))}
@@ -136,6 +141,9 @@ SELECT r.type, COUNT(*), MIN(i.received_at), COUNT(DISTINCT i.run_id)
         waiting_inputs=f"""
 SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq LIMIT :limit""",
+        last_pending=f"""
+SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
+ WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq DESC LIMIT 1""",
         # Pending timers, by their keys.  One that is firing at this moment counts, and so does a dead one.
         timers=f"""
 SELECT t.run_id, t.topic, t.node, t.attempt, t.outcome
