@@ -23,7 +23,8 @@ import msgspec
 from .context import Context
 from .decisions import TIMER_CANCELLED, Decision, TimerCancelled
 from .declaring import made
-from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError
+from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError, ReservedException
+from .errors.deciders import RESERVED
 from .kernel.policies import Retry
 
 State = TypeVar("State")
@@ -213,7 +214,10 @@ class DeciderPlan:
 
     def instance(self, input: Any) -> str:
         """Which instance an input is for."""
-        id: Any = self.decider.route(input)
+        try:
+            id: Any = self.decider.route(input)
+        except RESERVED as error:
+            raise ReservedException(f"route of decider {self.name!r}", repr(error)) from error
         if id is None or isinstance(id, bool) or str(id) == "":
             raise InvalidInput(
                 self.name,

@@ -96,11 +96,18 @@ class Letter(Work):
         return None if isinstance(error, PermanentError) else self.retry.wait_after(failures, error)
 
     def _report(self, error: Exception) -> None:
-        """To the log and the app's own hook, after it is durable."""
+        """Pass the error to the log and to the app's hook, after the failure is durable.
+
+        The hook cannot change what became of the letter, whatever it raises.
+        """
         what = f"{self.claimed.kind} {self.claimed.node}"
         log.warning("%s: %s failed", self.claimed.run_id, what, exc_info=error)
-        if self.services.on_error is not None:
+        if self.services.on_error is None:
+            return
+        try:
             self.services.on_error(error, self.context)
+        except (Exception, SystemExit):
+            log.exception("%s: the on_error hook failed for %s", self.claimed.run_id, what)
 
     def _settled(self, ending: Ending) -> Routine[None]:
         answer: Settled = yield Commit(self._settle(ending))

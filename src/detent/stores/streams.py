@@ -44,7 +44,11 @@ def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
     read = _read_few(tx, few)
     loaded = {}
     for run, mind in minds.items():
-        after, state = known[run] if run in known else (0, mind.initial())
+        try:
+            after, state = known[run] if run in known else (0, mind.initial())
+        except Exception as error:  # of `initial`: the answer to those who ask for this instance
+            loaded[run] = Loaded(heads[run], None, 0, error)
+            continue
         pages = [read.get(run, [])] if run in few else pages_of(tx, run, after, heads[run])
         folded = _folded(mind, run, state, after, heads[run], pages)
         loaded[run] = folded._replace(waits=True) if run in waiting else folded
