@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from .clock import span_micros
 from .context import Context, ask_database, current_frame, current_step, replaying
-from .deciders import Decider, is_decider
+from .deciders import Decider
 from .decisions import Recorded, TimerCancelled
 from .engine import Engine, Options, Settings, deciding, graphs
 from .engine.deciding import only_id
@@ -298,8 +298,8 @@ class Starter:
 
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run; it is durable when this returns."""
-        if is_decider(definition):
-            return self._begin(definition, *args, **kwargs)
+        if deciding.starts_instance(self._app.engine, definition):
+            return self._begin(definition, deciding.first_input(definition, args, kwargs))
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
 
     def _begin(self, decider: Any, input: Any) -> Run[Any]:

@@ -256,7 +256,8 @@ def inbox_job(decider: str) -> str:
 
 
 def is_decider(item: Any) -> bool:
-    return isinstance(item, type) and issubclass(item, Decider)
+    """Whether this is a decider: its class, or an object of it."""
+    return issubclass(item if isinstance(item, type) else type(item), Decider)
 
 
 def plan_decider(item: Any) -> DeciderPlan | None:

@@ -426,7 +426,7 @@ def test_a_setup_that_raises_what_python_reserves_blocks_and_is_tried_again(
             fail()
 
     class LeavingLater(Totals):
-        async def setup(self, view: AsyncView) -> None:  # type: ignore[override]
+        async def setup(self, view: AsyncView) -> None:
             fail()
 
     app = timeless(LeavingLater if coroutine else Leaving)

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 import msgspec
 
 from ..clock import span_micros, to_micros
+from ..deciders import is_decider
 from ..errors import ConfigurationError, RunNotFound
 from ..graphs import plan_of
 from ..kernel.model import Attribute, RunRow, RunState
@@ -172,9 +173,14 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
 def _type(given: Any) -> str | None:
     if given is None:
         return None
-    name = given if isinstance(given, str) else getattr(plan_of(given) or given, "name", None)
+    if isinstance(given, str):
+        name: Any = given
+    elif is_decider(given):
+        name = getattr(given, "type", None)
+    else:
+        name = getattr(plan_of(given) or given, "name", None)
     if not isinstance(name, str):
-        raise ConfigurationError(f"type={given!r}: give a workflow, or its name")
+        raise ConfigurationError(f"type={given!r}: give a workflow, a decider, or its name")
     return check_text("a type", name)
 
 
