@@ -175,3 +175,22 @@ def test_replaying_all_tells_what_was_replayed_and_what_was_skipped(local: Shell
     text = local("dead-letters", "shop:app", "--replay-all")
     assert text.splitlines()[0] == "skipped 1"
     assert "order:o-2/effect:" in text
+
+
+def test_recorded_inputs_are_listed(shell: Shell) -> None:
+    rows = shell.json("observations", "shop:app", "order", "o-2")
+    assert [(row["type"], row["state"]) for row in rows] == [
+        ("Pay", "pending"),
+        ("Ship", "applied"),
+        ("Create", "applied"),
+    ]
+    assert (rows[0]["input"], rows[2]["from_status"], rows[2]["to_status"]) == (
+        {"id": "o-2", "amount": 7},
+        "new",
+        "created",
+    )
+    page = shell.json("observations", "shop:app", "order", "--limit", "1", "--cursor", str(rows[0]["seq"]))
+    assert [row["type"] for row in page] == ["Ship"]
+    assert shell.json("observations", "shop:app", "order", "--before", "1h") == []
+    text = shell("observations", "shop:app", "order", "--after", "1h")
+    assert "[red]ann@b" in text

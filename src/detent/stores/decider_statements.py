@@ -48,11 +48,15 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     count_dead: str
     set_outcome: str
     observed: str
+    inputs_of_instance: str
+    inputs_of_decider: str
 
 
 def build_deciders(d: Dialect, run_columns: tuple[str, ...]) -> DeciderStatements:
     """Return the statements in the dialect `d`."""
     events = ", ".join(f"e.{c}" for c in columns_of(EventRow))
+    remembered = f"{', '.join(f'i.{c}' for c in columns_of(InputRow))} FROM detent_inputs i"
+    wanted = "i.seq < :beyond AND i.received_at >= :since AND i.received_at < :until"
     dead = "e.outcome = 'dead_letter'"
     letter = (
         "e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,"
@@ -204,6 +208,16 @@ SELECT r.type, e.kind, COUNT(*)
         set_outcome="""
 UPDATE detent_executions SET outcome = :outcome
  WHERE run_id = :id AND node = :node AND attempt = :attempt AND outcome = 'dead_letter'""",
+        # Inputs that are remembered, the newest first.
+        inputs_of_instance=f"""
+SELECT {remembered} {d.by("detent_inputs_id")}
+ WHERE i.run_id = :id AND {wanted}
+ ORDER BY i.seq DESC LIMIT :limit""",
+        inputs_of_decider=f"""
+SELECT {remembered} {d.by("PRIMARY")}
+  JOIN detent_runs r ON r.id = i.run_id
+ WHERE r.type = :type AND r.kind = 'decider' AND {wanted}
+ ORDER BY i.seq DESC LIMIT :limit""",
         # Of the newest instances; and whether some instance that it happened to is over now.
         observed=f"""
 SELECT i.from_status, i.type, i.to_status, COUNT(*),

@@ -439,6 +439,18 @@ class SqlStore:
             rows = tx.query(tx.sql.deciders.observed, type=decider, limit=limit)
         return rows_to(letters.Observed, rows)
 
+    def inputs(
+        self, *, type: str, run_id: str | None, since: int, until: int, beyond: int, limit: int
+    ) -> list[InputRow]:
+        """Remembered inputs of a decider or of one of its instances, the newest first."""
+        span = {"since": since, "until": until, "beyond": beyond, "limit": limit}
+        with self._reading() as tx:
+            if run_id is not None:
+                rows = tx.query(tx.sql.deciders.inputs_of_instance, id=run_id, **span)
+            else:
+                rows = tx.query(tx.sql.deciders.inputs_of_decider, type=type, **span)
+        return rows_to(InputRow, rows)
+
     def forget_snapshots(self, type: str) -> int:
         """Remove the snapshots of a decider's instances, and say how many; twice removes none."""
         return self._again(self._writer, lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
