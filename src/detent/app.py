@@ -267,7 +267,8 @@ class App:
     def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago, with all that belongs to them; returns how many.
 
-        A child goes with its parent, never before it.
+        A child goes with its parent, never before it.  Input ids that deciders do not keep any longer
+        (`input_ids_kept`) are forgotten too.
         """
         return self.engine.remove_old(older_than, limit)
 

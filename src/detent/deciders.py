@@ -121,6 +121,7 @@ class Decider(Generic[State, Input, Event, Effect]):
     snapshot_every: ClassVar[int | None] = 500  # events; None: never
     snapshot_version: ClassVar[int] = 1  # another number: forget the snapshots that there are
     observe: ClassVar[bool] = False  # record every input, also what changes nothing
+    input_ids_kept: ClassVar[timedelta | None] = None  # since the arrival of an input; None: for ever
     retry: ClassVar[Retry] = EFFECTS
     timeout: ClassVar[timedelta | float | None] = None  # of one attempt at an effect
     queue: ClassVar[str | None] = None
@@ -329,6 +330,11 @@ def _check_options(cls: type[Decider[Any, Any, Any, Any]], name: str) -> None:
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise DefinitionError(
             f"decider {name!r} has snapshot_every={every!r}; it is a number of events, or None"
+        )
+    kept: Any = cls.input_ids_kept
+    if kept is not None and (not isinstance(kept, timedelta) or kept <= timedelta(0)):
+        raise DefinitionError(
+            f"decider {name!r} has input_ids_kept={kept!r}; write timedelta(days=30), or None to keep them"
         )
     if not isinstance(cls.retry, Retry):
         raise DefinitionError(f"decider {name!r} has retry={cls.retry!r}; write Retry(attempts=5)")

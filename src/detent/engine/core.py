@@ -64,6 +64,7 @@ from .attributes import with_attributes
 from .forking import fork_graph
 from .heroes import Heroes
 from .including import collect
+from .input_ids import InputIds
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, check_age
 from .starting import check_text, declared_queue, fork_row, fresh_row, plan_fork, plan_runs
@@ -136,8 +137,9 @@ class Engine:
                 self._services.local = self.worker
                 self.worker.start()
                 self._listen()
-                if self.settings.retention is not None:
-                    self._sweeper = Sweeper(self.store, self.clock, self.settings.retention)
+                ids = self._input_ids()
+                if self.settings.retention is not None or ids.wanted:
+                    self._sweeper = Sweeper(self.store, self.clock, self.settings.retention, ids)
 
     def close(self) -> None:
         """Drain the worker and close the database; the engine can be opened again."""
@@ -455,12 +457,16 @@ class Engine:
     # Retention
 
     def remove_old(self, age: timedelta, limit: int | None = None) -> int:
-        """Remove what ended longer ago, at most `limit`; return how many."""
+        """Remove what ended longer ago, at most `limit`, and forget input ids; return how many runs went."""
         before = self.clock.now() - span_micros(check_age("older_than", age))
         if limit is not None and limit < 1:
             raise ConfigurationError(f"limit={limit!r}: must be at least 1, or None")
         _ = self.services
+        self._input_ids().forget()
         return remove_expired(self.store, before, limit=limit)
+
+    def _input_ids(self) -> InputIds:
+        return InputIds(self.store, self.clock, lambda: self.registry.deciders)
 
     # Waiting for results
 

@@ -11,13 +11,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from ..clock import Clock, span_micros
 from ..stores.base import Trouble
 from ..stores.removing import BEGINNING, Expired
 from ..stores.sql import SqlStore
+from .input_ids import InputIds
 
 log = logging.getLogger("detent")
 AT_ONCE = 100  # runs in one transaction
@@ -68,10 +69,11 @@ def _windows(store: SqlStore, before: int) -> Iterator[list[Expired]]:
 class Sweeper:
     """Sweeps now and then, in a thread of its own, until it is stopped."""
 
-    def __init__(self, store: SqlStore, clock: Clock, retention: timedelta) -> None:
+    def __init__(self, store: SqlStore, clock: Clock, retention: timedelta | None, ids: InputIds) -> None:
         self._store = store
         self._clock = clock
-        self._retention = span_micros(retention)
+        self._retention = None if retention is None else span_micros(retention)
+        self._ids = ids
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="detent-sweeper", daemon=True)
         self._thread.start()
@@ -84,12 +86,26 @@ class Sweeper:
     def _live(self) -> None:
         wait = 0.0
         while not self._stopping.wait(wait):
-            try:
-                before = self._clock.now() - self._retention
-                removed = remove_expired(self._store, before, stop=self._stopping)
-                if removed:
-                    log.info("removed %d runs that ended longer ago than the retention", removed)
-            except Exception as error:
-                if self._store.driver.trouble(error) is not Trouble.GONE:
-                    log.exception("removing old runs failed")
+            self._try(self._remove_runs, "removing old runs")
+            self._try(self._forget_ids, "forgetting input ids")
             wait = EVERY * (0.75 + random.random() / 2)  # workers that began together spread out
+
+    def _try(self, task: Callable[[], None], what: str) -> None:
+        try:
+            task()
+        except Exception as error:
+            if self._store.driver.trouble(error) is not Trouble.GONE:
+                log.exception("%s failed", what)
+
+    def _remove_runs(self) -> None:
+        if self._retention is None:
+            return
+        before = self._clock.now() - self._retention
+        removed = remove_expired(self._store, before, stop=self._stopping)
+        if removed:
+            log.info("removed %d runs that ended longer ago than the retention", removed)
+
+    def _forget_ids(self) -> None:
+        forgotten = self._ids.forget(stop=self._stopping)
+        if forgotten:
+            log.info("forgot %d input ids that deciders do not keep any longer", forgotten)

@@ -50,6 +50,9 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     observed: str
     inputs_of_instance: str
     inputs_of_decider: str
+    walk_inputs: str
+    blank_inputs: str
+    delete_inputs: str
 
 
 def build_deciders(d: Dialect, run_columns: tuple[str, ...]) -> DeciderStatements:
@@ -218,6 +221,15 @@ SELECT {remembered} {d.by("PRIMARY")}
   JOIN detent_runs r ON r.id = i.run_id
  WHERE r.type = :type AND r.kind = 'decider' AND {wanted}
  ORDER BY i.seq DESC LIMIT :limit""",
+        # Inputs in the order of arrival, to forget the ids of old ones.
+        walk_inputs=f"""
+SELECT i.seq, i.received_at, i.state, CASE WHEN i.input_id IS NULL THEN 0 ELSE 1 END, r.type
+  FROM detent_inputs i {d.by("PRIMARY")}
+  LEFT JOIN detent_runs r ON r.id = i.run_id
+ WHERE i.seq > :beyond
+ ORDER BY i.seq LIMIT :limit""",
+        blank_inputs=d.update("detent_inputs", ("seq",), "input_id = NULL", "t.seq = x.seq"),
+        delete_inputs=d.delete("detent_inputs", ("seq",)),
         # Of the newest instances; and whether some instance that it happened to is over now.
         observed=f"""
 SELECT i.from_status, i.type, i.to_status, COUNT(*),

@@ -27,7 +27,7 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, graphs, leases, letters, listing, nodes, removing, streams
+from . import canceling, control, graphs, input_ids, leases, letters, listing, nodes, removing, streams
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -482,6 +482,14 @@ class SqlStore:
         """Those of the runs that may go, or would if their own parents were gone; reads only."""
         with self._reading() as tx:
             return removing.going_with(tx, parents, before=before)
+
+    def forget_input_ids(
+        self, observing: Mapping[str, bool], *, before: int, beyond: int, limit: int
+    ) -> input_ids.Passed:
+        """Forget the ids of inputs that arrived before then, beyond a place; twice does nothing."""
+        return self.write(
+            lambda tx: input_ids.forget(tx, observing, before=before, beyond=beyond, limit=limit)
+        )
 
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
