@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from .arguments import check_message, check_stored_id, check_text, check_timeout
 from .clock import span_micros
 from .context import Context, current_frame, current_step, replaying
-from .deciders import Decider, is_decider
+from .deciders import Decider
 from .decisions import Recorded, TimerCancelled
 from .durable import blocking_frame
 from .engine import Engine, Options, bulk, checked_settings, deciding, graphs
@@ -297,7 +297,8 @@ class App:
     def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago, with all that belongs to them; returns how many.
 
-        A child goes with its parent, never before it.
+        A child goes with its parent, never before it.  Input ids that deciders do not keep any longer
+        (`input_ids_kept`) are forgotten too.
         """
         return self.engine.remove_old(older_than, limit)
 
@@ -339,8 +340,8 @@ class Starter:
 
     def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run; it is durable when this returns."""
-        if is_decider(definition):
-            return self._begin(definition, *args, **kwargs)
+        if deciding.starts_instance(self._app.engine, definition):
+            return self._begin(definition, deciding.first_input(definition, args, kwargs))
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
 
     def _begin(self, decider: Any, input: Any) -> Run[Any]:

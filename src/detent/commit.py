@@ -25,8 +25,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from .errors import DatabaseUnavailable, InvalidDecision
-from .kernel.decide import Decide, Enqueue
+from .kernel.decide import Decide, Decided, Enqueue
 from .kernel.model import Operation, Record, Settle, Start
 from .stores.base import Lessor, Trouble
 from .stores.batch import Applied
@@ -52,6 +54,7 @@ class Entry:
         "leads",
         "loop",
         "operation",
+        "postponed",
         "tried",
     )
 
@@ -64,6 +67,7 @@ class Entry:
         self.cancelled = False  # the asyncio caller, while this was on its way
         self.leads = False
         self.tried = False  # its commit may have gone through, unseen
+        self.postponed = False  # it goes into the next batch once more
         self.future: asyncio.Future[Any] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._signal: threading.Lock | None = None
@@ -215,7 +219,8 @@ class Committer:
                     entry.error = entry.error or error
         finally:
             self._leader = None
-            self._answer(entries)
+            self._answer([entry for entry in entries if not entry.postponed])
+            self._put_back([entry for entry in entries if entry.postponed])
             self._hand_on()
 
     def _take(self) -> list[Entry]:
@@ -228,6 +233,15 @@ class Committer:
                     break
                 taken.append(self._queue.popleft())
         return taken
+
+    def _put_back(self, entries: list[Entry]) -> None:
+        """Queue postponed operations before all others, in their order."""
+        for entry in entries:
+            entry.postponed = False
+            if entry.loop is None and not entry.waits:
+                entry.prepare_to_wait()  # its caller led this batch
+        with self._mutex:
+            self._queue.extendleft(reversed(entries))
 
     def _hand_on(self) -> None:
         with self._mutex:
@@ -278,6 +292,9 @@ class Committer:
         for entry, answer in zip(entries, applied.answers, strict=True):
             if isinstance(answer, Exception):
                 entry.error = answer
+            elif isinstance(answer, Decided) and answer.postponed is not None:
+                entry.postponed = True
+                entry.operation = replace(entry.operation, upto=answer.postponed)
             else:
                 entry.answer = answer
         self.on_commit([entry.operation for entry in entries], applied)

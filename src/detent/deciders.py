@@ -24,7 +24,8 @@ from .annotations import NoForm
 from .context import Context
 from .decisions import TIMER_CANCELLED, Decision, TimerCancelled
 from .declaring import made
-from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError
+from .errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError, ReservedException
+from .errors.deciders import RESERVED
 from .forms import form_of
 from .kernel.policies import Retry
 from .signatures import ADVICE
@@ -123,6 +124,7 @@ class Decider(Generic[State, Input, Event, Effect]):
     snapshot_every: ClassVar[int | None] = 500  # events; None: never
     snapshot_version: ClassVar[int] = 1  # another number: forget the snapshots that there are
     observe: ClassVar[bool] = False  # record every input, also what changes nothing
+    input_ids_kept: ClassVar[timedelta | None] = None  # since the arrival of an input; None: for ever
     retry: ClassVar[Retry] = EFFECTS
     timeout: ClassVar[timedelta | float | None] = None  # of one attempt at an effect
     queue: ClassVar[str | None] = None
@@ -216,7 +218,10 @@ class DeciderPlan:
 
     def instance(self, input: Any) -> str:
         """Which instance an input is for."""
-        id: Any = self.decider.route(input)
+        try:
+            id: Any = self.decider.route(input)
+        except RESERVED as error:
+            raise ReservedException(f"route of decider {self.name!r}", repr(error)) from error
         if id is None or isinstance(id, bool) or str(id) == "":
             raise InvalidInput(
                 self.name,
@@ -255,7 +260,8 @@ def inbox_job(decider: str) -> str:
 
 
 def is_decider(item: Any) -> bool:
-    return isinstance(item, type) and issubclass(item, Decider)
+    """Whether this is a decider: its class, or an object of it."""
+    return issubclass(item if isinstance(item, type) else type(item), Decider)
 
 
 def plan_decider(item: Any) -> DeciderPlan | None:
@@ -342,6 +348,11 @@ def _check_options(cls: type[Decider[Any, Any, Any, Any]], name: str) -> None:
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise DefinitionError(
             f"decider {name!r} has snapshot_every={every!r}; it is a number of events, or None"
+        )
+    kept: Any = cls.input_ids_kept
+    if kept is not None and (not isinstance(kept, timedelta) or kept <= timedelta(0)):
+        raise DefinitionError(
+            f"decider {name!r} has input_ids_kept={kept!r}; write timedelta(days=30), or None to keep them"
         )
     if not isinstance(cls.retry, Retry):
         raise DefinitionError(f"decider {name!r} has retry={cls.retry!r}; write Retry(attempts=5)")

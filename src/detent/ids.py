@@ -12,6 +12,11 @@ _bits = random.Random(os.urandom(32))
 os.register_at_fork(after_in_child=lambda: _bits.seed(os.urandom(32)))
 
 
+def turn_id() -> str:
+    """Return a new id for a decision, by which its events are found."""
+    return os.urandom(8).hex()
+
+
 def uuid7() -> str:
     """Return a new UUID of version 7 as text."""
     stamp = time.time_ns() // 1_000_000

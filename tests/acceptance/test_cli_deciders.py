@@ -148,3 +148,49 @@ def test_the_app_may_come_from_the_environment(local: Shell) -> None:
     local.environment["DETENT_APP"] = "shop:app"
     assert local.json("show", "order", "o-1")["status"] == "shipped"
     assert local.json("show", "order")["decider"] == "order"
+
+
+GIVE_UP = """
+import shop
+from tests.deciders.orders import change
+
+change(
+    shop.app.open(),
+    "UPDATE detent_executions SET state = 'failed', outcome = 'dead_letter', finished_at = 1"
+    " WHERE kind = 'effect'",
+)
+shop.app.run("order:o-2").cancel()
+shop.app.close()
+"""
+
+
+def test_replaying_all_tells_what_was_replayed_and_what_was_skipped(local: Shell) -> None:
+    done = local._python("-c", GIVE_UP)
+    assert done.returncode == 0, done.stderr
+    report = local.json("dead-letters", "shop:app", "--decider", "order", "--replay-all")
+    assert (report["replayed"], report["discarded"]) == (1, 0)
+    [skipped] = report["skipped"]
+    assert skipped["letter"].startswith("order:o-2/effect:")
+    assert "canceled" in skipped["reason"]
+    text = local("dead-letters", "shop:app", "--replay-all")
+    assert text.splitlines()[0] == "skipped 1"
+    assert "order:o-2/effect:" in text
+
+
+def test_recorded_inputs_are_listed(shell: Shell) -> None:
+    rows = shell.json("observations", "shop:app", "order", "o-2")
+    assert [(row["type"], row["state"]) for row in rows] == [
+        ("Pay", "pending"),
+        ("Ship", "applied"),
+        ("Create", "applied"),
+    ]
+    assert (rows[0]["input"], rows[2]["from_status"], rows[2]["to_status"]) == (
+        {"id": "o-2", "amount": 7},
+        "new",
+        "created",
+    )
+    page = shell.json("observations", "shop:app", "order", "--limit", "1", "--cursor", str(rows[0]["seq"]))
+    assert [row["type"] for row in page] == ["Ship"]
+    assert shell.json("observations", "shop:app", "order", "--before", "1h") == []
+    text = shell("observations", "shop:app", "order", "--after", "1h")
+    assert "[red]ann@b" in text

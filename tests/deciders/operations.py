@@ -10,10 +10,10 @@ import pytest
 
 import detent
 from detent.engine import deciding
+from detent.ids import turn_id
 from detent.kernel.decide import Decide, Enqueue, Given
 from detent.kernel.model import Claimed, Operation
 from detent.kernel.settle import Outcome
-from detent.runtime.letters import turn_id
 from detent.stores.base import Tx
 from tests.conformance.builders import enlist, settling
 

@@ -304,6 +304,11 @@ def sql(app: detent.App, statement: str, **params: Any) -> list[tuple[Any, ...]]
         return tx.query(tx.driver.adapt(statement), **params)
 
 
+def pending_inputs(app: detent.App) -> int:
+    """How many inputs wait in inboxes."""
+    return int(sql(app, "SELECT COUNT(*) FROM detent_inputs WHERE state = 'pending'")[0][0])
+
+
 def change(app: detent.App, statement: str, **params: Any) -> int:
     """Change the database past Detent."""
     with app.engine.store._writer.transaction() as tx:

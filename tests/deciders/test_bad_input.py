@@ -1,5 +1,6 @@
 """What is wrong is refused with an error that helps, and leaves nothing behind."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import detent
 from detent import Decider, Decision, DetentError, step, workflow
 from detent.decisions import Timer
 from detent.errors import (
+    ConfigurationError,
     DefinitionError,
     InvalidDecision,
     InvalidInput,
@@ -473,3 +475,86 @@ def test_inputs_inside_of_a_transactional_step_are_refused(apps: Apps) -> None:
     serving.start(outer).result(timeout=20)
     assert len(found) == 2
     assert sql(serving, "SELECT id FROM detent_runs WHERE id = 'log:l'") == []
+
+
+# -- What is asked of an app ---------------------------------------------------------------------------
+
+
+@workflow
+def not_a_decider(number: int) -> int:
+    return number
+
+
+def test_starting_a_decider_needs_the_input_that_begins_an_instance(app: detent.App) -> None:
+    decider: Any = Log
+    for args, kwargs in (((), {}), ((Say("l"), Say("l")), {}), ((Say("l"),), {"queue": "q"})):
+        error = refused(app, InvalidInput, lambda: app.start(decider, *args, **kwargs))  # noqa: B023
+        assert "takes the one input that begins an instance" in str(error)
+
+
+def test_a_decider_can_be_started_by_its_class_its_object_and_its_name(app: detent.App) -> None:
+    decider: Any
+    for number, decider in enumerate((Log, Log(), "log")):
+        run = app.start(decider, Say(str(number), "a"))
+        assert run.id == f"log:{number}"
+        assert texts(app, Log, str(number)) == ["a"]
+
+
+def test_a_decider_cannot_be_started_where_there_is_no_input_for_it(app: detent.App) -> None:
+    decider: Any
+    for decider in (Log, "log"):
+        many = refused(app, DefinitionError, lambda: app.start_many(decider, [(Say("l"),)]))  # noqa: B023
+        within = refused(app, DefinitionError, lambda: app.within(None).start(decider, Say("l")))  # noqa: B023
+        assert "is a decider" in str(many)
+        assert "enqueue_input" in str(within)
+
+
+@pytest.mark.parametrize("given", [not_a_decider, int, 5, None, "not_a_decider"], ids=repr)
+def test_what_is_not_a_decider_is_named(apps: Apps, given: Any) -> None:
+    app = apps(Log, not_a_decider, worker=False)
+    name: Any = not_a_decider.name if given == "not_a_decider" else given
+    for deed in (
+        lambda: app.execute(name, Say("l")),
+        lambda: app.enqueue_input(name, Say("l")),
+        lambda: app.state_at(name, "l"),
+        lambda: app.events(name, "l"),
+        lambda: app.deciders.machine(name),
+    ):
+        assert "is not a decider" in str(refused(app, ConfigurationError, deed))
+
+
+def test_a_decider_that_is_not_included_is_named(app: detent.App) -> None:
+    nobody: Any = "nobody"
+    assert "Order" in str(refused(app, UnknownDefinition, lambda: app.execute(Order, Create("o"))))
+    assert "nobody" in str(refused(app, UnknownDefinition, lambda: app.execute(nobody, Say("l"))))
+
+
+def test_runs_can_be_found_by_a_decider(app: detent.App) -> None:
+    app.execute(Log, Say("l", "a"))
+    for decider in (Log, Log(), "log"):
+        assert [run.id for run in app.runs(type=decider)] == ["log:l"]
+        assert [run.id for run in app.runs.each(type=decider)] == ["log:l"]
+    assert app.runs(type=Order) == []
+    assert "a workflow, a decider" in str(refused(app, ConfigurationError, lambda: app.runs(type=int)))
+
+
+@pytest.mark.parametrize("numbers", [{"after": "1"}, {"after": -1}, {"limit": 0}, {"limit": True}], ids=repr)
+def test_events_are_counted_by_whole_numbers(app: detent.App, numbers: dict[str, Any]) -> None:
+    refused(app, ConfigurationError, lambda: app.events(Log, "l", **numbers))
+
+
+def test_deciders_are_asked_the_same_from_asyncio(url: str) -> None:
+    log: Any = Log
+    number: Any = int
+
+    async def main() -> None:
+        app = await detent.AsyncApp(url, include=[Log]).open()
+        with pytest.raises(InvalidInput, match="the one input"):
+            await app.start(log)
+        with pytest.raises(ConfigurationError, match="is not a decider"):
+            await app.execute(number, Say("l"))
+        await app.start(Log, Say("l", "a"))
+        assert [run.id for run in await app.runs(type=Log)] == ["log:l"]
+        await app.close()
+
+    asyncio.run(main())

@@ -1,5 +1,6 @@
 """Inboxes: durable at once, decided in the order of arrival, held up by what cannot be decided."""
 
+import asyncio
 import threading
 from datetime import timedelta
 from typing import Any
@@ -9,20 +10,25 @@ import pytest
 import detent
 from detent.engine.letters import backlogs
 from detent.errors import InvalidInput
-from tests.conformance.builders import Attempt, everything, held_open, is_seen_waiting
+from detent.kernel.settle import Outcome
+from tests.conformance.builders import Attempt, everything, held_open, is_seen_waiting, settling
 from tests.deciders import rolling
-from tests.deciders.operations import applied, bringing, claimed, draining, enqueuing_of
+from tests.deciders.operations import applied, bringing, claimed, deciding_of, draining, enqueuing_of
 from tests.deciders.orders import (
     Fail,
     Log,
     Mail,
+    Ring,
+    Said,
     Say,
     Stop,
+    Undecidable,
     change,
     executions,
     gap_free,
     letters,
     log,
+    pending_inputs,
     sql,
     texts,
     types,
@@ -37,10 +43,6 @@ def inbox(app: detent.App, instance: str = "l") -> list[tuple[str, str | None]]:
     return letters(app, f"log:{instance}", "inbox")
 
 
-def pending(app: detent.App) -> int:
-    return int(sql(app, "SELECT COUNT(*) FROM detent_inputs WHERE state = 'pending'")[0][0])
-
-
 # -- Durable, and in order -----------------------------------------------------------------------------
 
 
@@ -49,10 +51,10 @@ def test_an_input_is_durable_before_it_is_decided(apps: Apps) -> None:
     assert app.enqueue_input(Log, Say("l", "a")) is True
     app.close()
     other = apps(Log, worker=False)
-    assert (types(other, Log), pending(other), inbox(other)) == ([], 1, [WAITING])
+    assert (types(other, Log), pending_inputs(other), inbox(other)) == ([], 1, [WAITING])
     worker = apps(Log)
     eventually(lambda: texts(worker, Log) == ["a"], "it was decided")
-    assert pending(worker) == 0
+    assert pending_inputs(worker) == 0
 
 
 def test_inputs_are_decided_in_the_order_of_arrival_by_several_workers(apps: Apps) -> None:
@@ -62,7 +64,7 @@ def test_inputs_are_decided_in_the_order_of_arrival_by_several_workers(apps: App
         for instance in instances:
             workers[number % 3].enqueue_input(Log, Say(instance, str(number)))
     app = workers[0]
-    eventually(lambda: pending(app) == 0, "all were decided")
+    eventually(lambda: pending_inputs(app) == 0, "all were decided")
     for instance in instances:
         assert texts(app, Log, instance) == [str(number) for number in range(60)]
     gap_free(app, Log, instances)
@@ -74,7 +76,7 @@ def test_more_inputs_than_share_a_commit_are_decided_in_order(apps: Apps) -> Non
     applied(app, *(enqueuing_of(app, Log, Say("l", str(number))) for number in range(count)))
     assert inbox(app) == [WAITING], "one execution empties it"
     worker = apps(Log)
-    eventually(lambda: pending(worker) == 0, "all were decided")
+    eventually(lambda: pending_inputs(worker) == 0, "all were decided")
     assert texts(worker, Log) == [str(number) for number in range(count)]
     eventually(lambda: inbox(worker) == [DONE], "and it has settled")
 
@@ -102,7 +104,7 @@ def test_the_same_input_id_waits_once(apps: Apps) -> None:
         False,
         False,
     ]
-    assert pending(app) == 1
+    assert pending_inputs(app) == 1
 
 
 # -- While it is being emptied -------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def test_in_one_commit_an_input_and_the_end_of_the_emptying_lose_no_wake_up(apps
     applied(app, *((queued, drained) if order == "enqueued first" else (drained, queued)))
     expected = [("executing", None)] if order == "enqueued first" else [DONE, WAITING]
     assert inbox(app) == expected
-    assert (texts(app, Log), pending(app)) == (["a"], 1)
+    assert (texts(app, Log), pending_inputs(app)) == (["a"], 1)
 
 
 def test_an_input_that_waits_for_the_end_of_the_emptying_calls_somebody_again(apps: Apps) -> None:
@@ -186,7 +188,7 @@ def test_an_inbox_whose_worker_died_is_emptied_once(apps: Apps) -> None:
     drained = draining(app, Log, claimed(app, Log, "inbox"))
     app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
     worker = apps(Log)
-    eventually(lambda: pending(worker) == 0, "another has emptied it")
+    eventually(lambda: pending_inputs(worker) == 0, "another has emptied it")
     [late] = applied(app, drained)
     assert late.stale
     assert texts(worker, Log) == ["0", "1", "2", "3", "4"]
@@ -198,8 +200,159 @@ def test_a_worker_that_was_thought_dead_does_not_decide_what_another_has_decided
         first.enqueue_input(Log, Say("l", str(number)))
         if number == 150:
             bury(first, buried_by=second)
-    eventually(lambda: pending(second) == 0, "all were decided")
+    eventually(lambda: pending_inputs(second) == 0, "all were decided")
     assert texts(second, Log) == [str(number) for number in range(300)]
+
+
+# -- Before what comes later ---------------------------------------------------------------------------
+
+
+def test_an_input_that_is_executed_comes_behind_what_waits_in_the_inbox(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    for text in "abc":
+        app.enqueue_input(Log, Say("l", text))
+    events = app.execute(Log, Say("l", "d"))
+    assert [event.text for event in events if isinstance(event, Said)] == ["d"], "only its own are returned"
+    assert (texts(app, Log), pending_inputs(app)) == (["a", "b", "c", "d"], 0)
+    worker = apps(Log)
+    eventually(lambda: inbox(worker) == [DONE], "the inbox has settled")
+    assert texts(worker, Log) == ["a", "b", "c", "d"]
+    gap_free(worker, Log, ["l"])
+
+
+def test_an_input_that_waits_for_an_uncommitted_enqueue_comes_behind_it(apps: Apps) -> None:
+    """Held open: the input is in the inbox and not committed, when another process executes one."""
+    first, second = apps(Log, worker=False), apps(Log, worker=False)
+    first.execute(Log, Say("l", "begun"))
+    with held_open(first.engine.store, enqueuing_of(first, Log, Say("l", "a"))):
+        attempt = Attempt(lambda: second.execute(Log, Say("l", "b")))
+        is_seen_waiting(attempt, first.engine.store)
+    attempt.result()
+    assert texts(second, Log) == ["begun", "a", "b"]
+
+
+def test_an_input_that_is_executed_while_a_worker_empties_the_inbox_comes_behind_it(apps: Apps) -> None:
+    """Whoever comes first decides what waits; the worker does not decide it again."""
+    app = apps(Log, worker=False)
+    for text in "ab":
+        app.enqueue_input(Log, Say("l", text))
+    letter = claimed(app, Log, "inbox")
+    drained = draining(app, Log, letter)
+    app.execute(Log, Say("l", "c"))
+    app.enqueue_input(Log, Say("l", "d"))
+    [answer] = applied(app, drained)
+    assert (answer.applied, answer.more) == (0, True)
+    applied(app, draining(app, Log, letter))
+    assert (texts(app, Log), inbox(app)) == (["a", "b", "c", "d"], [DONE])
+
+
+@pytest.mark.parametrize("order", ["enqueued first", "executed first"])
+def test_in_one_commit_inputs_are_decided_in_the_order_of_the_operations(apps: Apps, order: str) -> None:
+    app = apps(Log, worker=False)
+    queued, executed = enqueuing_of(app, Log, Say("l", "a")), deciding_of(app, Log, Say("l", "b"))
+    applied(app, *((queued, executed) if order == "enqueued first" else (executed, queued)))
+    worker = apps(Log)
+    expected = ["a", "b"] if order == "enqueued first" else ["b", "a"]
+    eventually(lambda: texts(worker, Log) == expected, "both were decided")
+    assert sql(worker, "SELECT state FROM detent_inputs") == [("applied",)]
+
+
+def test_the_answer_of_an_effect_comes_behind_what_waits_in_the_inbox(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", mails=["one"]))
+    effect = claimed(app, Log, "effect")
+    app.enqueue_input(Log, Say("l", "b"))
+    applied(app, bringing(app, Log, effect, Say("l", "c")))
+    assert texts(app, Log) == ["a", "b", "c"]
+
+
+def test_a_timer_comes_behind_what_waits_in_the_inbox_and_can_be_cancelled_by_it(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a", timers={"k": 0.0}))
+    app.execute(Log, Say("m", "a", timers={"k": 0.0}))
+    first, second = claimed(app, Log, "timer", "w1"), claimed(app, Log, "timer", "w2")
+    app.enqueue_input(Log, Say("l", "b"))
+    app.enqueue_input(Log, Say("m", "b", cancels=["k"]))
+    for timer in (first, second):
+        instance = timer.run_id.partition(":")[2]
+        applied(app, bringing(app, Log, timer, Ring(instance, "k")))
+    assert texts(app, Log, "l") == ["a", "b", "ring k"]
+    assert types(app, Log, "m") == ["Said", "Said", "detent.TimerCancelled"]
+    assert letters(app, "log:m", "timer") == [("canceled", "canceled_by_decision")]
+
+
+def test_an_input_from_the_inbox_may_end_the_instance_before_the_one_that_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.execute(Log, Say("l", "a"))
+    run = app.run("log:l")
+    waiting = Attempt(lambda: run.result(timeout=20))
+    app.enqueue_input(Log, Stop("l"))
+    assert app.execute(Log, Say("l", "too late")) == []
+    waiting.result()
+    assert types(app, Log) == ["Said", "Stopped"]
+
+
+def test_an_input_that_is_refused_leaves_what_it_found_in_the_inbox_decided(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Say("l", "a"))
+    with pytest.raises(Undecidable):
+        app.execute(Log, Fail("l"))
+    assert (texts(app, Log), pending_inputs(app)) == (["a"], 0)
+
+
+def test_a_blocked_inbox_does_not_hold_up_what_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    for input in (Say("l", "a"), Fail("l"), Say("l", "behind it")):
+        app.enqueue_input(Log, input)
+    app.execute(Log, Say("l", "b"))
+    assert (texts(app, Log), pending_inputs(app)) == (["a", "b"], 2)
+
+
+def test_an_inbox_that_is_a_dead_letter_stays_one_when_an_input_is_executed(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Say("l", "a"))
+    applied(app, settling(claimed(app, Log, "inbox"), Outcome.DEAD_LETTER, now=app.engine.clock.now()))
+    app.execute(Log, Say("l", "b"))
+    assert (texts(app, Log), pending_inputs(app)) == (["b"], 1)
+
+
+def test_a_full_inbox_is_emptied_in_several_commits_before_what_is_executed(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executed from a thread and from asyncio."""
+    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 7)
+    app = apps(Log, worker=False)
+    first = [str(number) for number in range(50)]
+    applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in first))
+    attempt = Attempt(lambda: app.execute(Log, Say("l", "from a thread")))
+
+    async def main() -> None:
+        other = await detent.AsyncApp(url, include=[Log]).open()
+        await asyncio.gather(*(other.execute(Log, Say("l", f"async {number}")) for number in range(10)))
+        await other.close()
+
+    asyncio.run(main())
+    assert len(attempt.result()) == 1
+    said = texts(app, Log)
+    assert said[:50] == first
+    assert sorted(said[50:]) == sorted(["from a thread", *(f"async {number}" for number in range(10))])
+    assert [text for text in said if text.startswith("async")] == [f"async {number}" for number in range(10)]
+    gap_free(app, Log, ["l"])
+
+
+def test_what_arrives_later_does_not_hold_up_an_input_that_waits_for_a_full_inbox(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 2)
+    app = apps(Log, worker=False)
+    applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in "abc"))
+    executed = deciding_of(app, Log, Say("l", "executed"))
+    [postponed] = applied(app, executed)
+    assert (postponed.postponed is not None, texts(app, Log)) == (True, ["a", "b"])
+    app.enqueue_input(Log, Say("l", "later"))
+    executed.upto = postponed.postponed
+    applied(app, executed)
+    assert texts(app, Log) == ["a", "b", "c", "executed"]
 
 
 # -- What cannot be decided ----------------------------------------------------------------------------
@@ -215,7 +368,7 @@ def test_an_input_that_cannot_be_decided_blocks_its_inbox_alone_and_visibly(apps
     eventually(lambda: texts(app, Log, "m") == ["a", "b"], "the other goes on")
     eventually(lambda: len(inbox(app)) > 1, "it has failed")
     assert texts(app, Log) == ["a"]
-    assert pending(app) == 2
+    assert pending_inputs(app) == 2
     failed = [one for one in app.run("log:l").executions() if one.kind == "inbox" and one.error is not None]
     assert "Undecidable" in failed[-1].error.type  # type: ignore[union-attr]
     assert app.execute(Log, Say("l", "past the inbox")), "the instance itself goes on"
@@ -251,10 +404,10 @@ def test_an_inbox_that_was_given_up_is_a_dead_letter_that_new_inputs_do_not_wake
     assert (letter.kind, letter.instance) == ("inbox", "l")
     worker.enqueue_input(Log, Say("l", "behind it"))
     assert inbox(worker) == [("failed", "dead_letter")]
-    assert pending(worker) == 2
+    assert pending_inputs(worker) == 2
     worker.dead_letters.discard(letter)
     eventually(lambda: texts(worker, Log) == ["behind it"], "what is behind it is decided")
-    assert pending(worker) == 0
+    assert pending_inputs(worker) == 0
 
 
 def test_a_replayed_inbox_begins_with_the_input_that_stopped_it(apps: Apps) -> None:
@@ -308,7 +461,7 @@ def test_inputs_for_a_paused_instance_wait_until_it_is_resumed(apps: Apps) -> No
     assert app.enqueue_input(Log, Say("l", "b")) is True
     assert app.enqueue_input(Log, Say("l", "c")) is True
     app.execute(Log, Say("m", "another instance works"))
-    assert (texts(app, Log), pending(app), inbox(app)) == (["a"], 2, [WAITING])
+    assert (texts(app, Log), pending_inputs(app), inbox(app)) == (["a"], 2, [WAITING])
     app.run("log:l").resume()
     eventually(lambda: texts(app, Log) == ["a", "b", "c"], "they were decided")
 
@@ -323,7 +476,7 @@ def test_a_pause_stops_the_emptying_of_an_inbox(apps: Apps) -> None:
     app.run("log:l").pause()
     [answer] = applied(app, drained)
     assert (answer.applied, answer.more, answer.error) == (0, True, None)
-    assert (texts(app, Log), pending(app), inbox(app)) == ([], 2, [("executing", None)])
+    assert (texts(app, Log), pending_inputs(app), inbox(app)) == ([], 2, [("executing", None)])
     app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
     worker = apps(Log)
     worker.run("log:l").resume()
@@ -360,7 +513,7 @@ def test_inputs_for_an_instance_that_is_over_are_ignored_and_call_nobody(apps: A
     app = apps(Log)
     app.execute(Log, Stop("l"))
     assert app.enqueue_input(Log, Say("l", "b")) is True
-    assert (pending(app), inbox(app)) == (0, [])
+    assert (pending_inputs(app), inbox(app)) == (0, [])
     assert sql(app, "SELECT state FROM detent_inputs") == [("ignored",)]
 
 
@@ -375,7 +528,7 @@ def test_an_input_that_a_rolled_back_end_has_ignored_is_not_lost(apps: Apps) -> 
     app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
     late, answer = applied(app, stop, queued)
     assert (late.stale, answer.created) == (True, True)
-    assert pending(app) == 1
+    assert pending_inputs(app) == 1
 
 
 def test_what_waits_can_be_seen(apps: Apps) -> None:
@@ -401,7 +554,7 @@ def test_enqueueing_in_an_effect_is_once_over_its_attempts(apps: Apps) -> None:
     app = apps(decider)
     app.execute(decider, Say("l", "a", mails=["one"]))
     eventually(lambda: len(tries) == 3, "it has been tried three times")
-    eventually(lambda: pending(app) == 0, "its inbox is empty")
+    eventually(lambda: pending_inputs(app) == 0, "its inbox is empty")
     assert texts(app, decider, "m") == ["one", "two"]
 
 

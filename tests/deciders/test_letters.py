@@ -9,9 +9,11 @@ import pytest
 
 import detent
 from detent import EffectContext, PermanentError, Retry
-from detent.errors import NotADeadLetter
+from detent.errors import ConfigurationError, InvalidState, NotADeadLetter
+from detent.kernel.settle import Outcome
+from detent.stores.control import cancel
 from detent.testing import TestingApp
-from tests.conformance.builders import everything
+from tests.conformance.builders import Attempt, everything, is_seen_waiting, settling
 from tests.deciders import rolling
 from tests.deciders.operations import applied, bringing, claimed
 from tests.deciders.orders import (
@@ -22,6 +24,7 @@ from tests.deciders.orders import (
     Say,
     Stop,
     Undecidable,
+    change,
     executions,
     letters,
     log,
@@ -402,3 +405,124 @@ def test_a_log_that_stops_by_the_answer_of_an_effect_is_over(apps: Apps) -> None
     run.result(timeout=20)
     assert types(app, decider) == ["Said", "Stopped"]
     assert letters(app, "log:l", "timer") == [("canceled", "canceled_by_finish")]
+
+
+# -- Replaying all -------------------------------------------------------------------------------------
+
+
+def given_up(app: detent.App, decider: Any, instances: list[str]) -> None:
+    """Give each of these instances a dead effect; the app has no worker."""
+    for number, instance in enumerate(instances):
+        app.execute(decider, Say(instance, "a", mails=["one"]))
+        effect = claimed(app, decider, "effect", f"w{number}")
+        applied(app, settling(effect, Outcome.DEAD_LETTER, now=app.engine.clock.now()))
+
+
+def test_replaying_all_skips_what_belongs_to_a_canceled_instance(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    given_up(app, Log, ["a", "b", "c"])
+    app.run("log:b").cancel()
+    report = app.dead_letters.replay_all()
+    assert report.replayed == 2
+    [skipped] = report.skipped
+    assert skipped.letter.startswith("log:b/effect:")
+    assert "canceled" in skipped.reason
+    assert [one.instance for one in app.dead_letters()] == ["b"]
+    assert [letters(app, f"log:{id}", "effect")[-1] for id in "ac"] == [("scheduled", None)] * 2
+
+
+def test_replaying_all_visits_each_dead_letter_once(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when there are more than fit a page, and none of them can be replayed."""
+    monkeypatch.setattr("detent.engine.letters.ALL_AT_ONCE", 3)
+    app = apps(Log, worker=False)
+    instances = [str(number) for number in range(10)]
+    given_up(app, Log, instances)
+    change(app, "UPDATE detent_executions SET finished_at = 1 WHERE outcome = 'dead_letter'")
+    for instance in instances[:7]:
+        app.run(f"log:{instance}").cancel()
+    report = app.dead_letters.replay_all(Log)
+    assert report.replayed == 3
+    assert sorted(one.letter.partition("/")[0] for one in report.skipped) == [
+        f"log:{instance}" for instance in instances[:7]
+    ]
+    assert app.dead_letters.replay_all().replayed == 0
+
+
+def test_replaying_all_does_not_replay_what_is_given_up_again_meanwhile(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.engine.letters.ALL_AT_ONCE", 1)
+    app = apps(Log, worker=False)
+    given_up(app, Log, ["a", "b"])
+    replayed: list[str] = []
+    replay = app.engine.store.replay_letter
+
+    def replay_and_fail(run_id: str, node: str, *, now: int) -> None:
+        replay(run_id, node, now=now)
+        replayed.append(run_id)
+        effect = claimed(app, Log, "effect", f"again-{len(replayed)}")
+        applied(app, settling(effect, Outcome.DEAD_LETTER, now=now))
+        change(app, "UPDATE detent_executions SET finished_at = 2 WHERE outcome = 'dead_letter'")
+
+    change(app, "UPDATE detent_executions SET finished_at = 2 WHERE outcome = 'dead_letter'")
+    monkeypatch.setattr(app.engine.store, "replay_letter", replay_and_fail)
+    assert app.dead_letters.replay_all().replayed == 2
+    assert replayed == ["log:a", "log:b"]
+    assert app.dead_letters.count() == 2
+
+
+def test_replaying_all_can_be_limited_to_a_decider_or_an_instance(apps: Apps) -> None:
+    class Other(Log):
+        type = "other"
+
+    app = apps(Log, Other, worker=False)
+    given_up(app, Log, ["a", "b"])
+    given_up(app, Other, ["a"])
+    assert app.dead_letters.replay_all(Log, "a").replayed == 1
+    assert app.dead_letters.replay_all(Log).replayed == 1
+    assert [one.decider for one in app.dead_letters()] == ["other"]
+    with pytest.raises(ConfigurationError, match="needs the decider"):
+        app.dead_letters.replay_all(instance="a")
+
+
+def test_replaying_all_is_the_same_from_asyncio(url: str, apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    given_up(app, Log, ["a", "b"])
+    app.run("log:b").cancel()
+
+    async def main() -> Any:
+        other = detent.AsyncApp(url, include=[Log])
+        report = await other.dead_letters.replay_all()
+        await other.close()
+        return report
+
+    report = asyncio.run(main())
+    assert (report.replayed, [one.letter.partition("/")[0] for one in report.skipped]) == (1, ["log:b"])
+
+
+def test_the_dead_inbox_of_a_canceled_instance_can_be_discarded(apps: Apps) -> None:
+    app = apps(Log, worker=False)
+    app.enqueue_input(Log, Fail("l"))
+    applied(app, settling(claimed(app, Log, "inbox"), Outcome.DEAD_LETTER, now=app.engine.clock.now()))
+    app.run("log:l").cancel()
+    [letter] = app.dead_letters()
+    with pytest.raises(InvalidState, match="canceled"):
+        app.dead_letters.replay(letter)
+    app.dead_letters.discard(letter)
+    assert app.dead_letters() == []
+    assert letters(app, "log:l", "inbox") == [("failed", "discarded")]
+
+
+def test_a_dead_letter_is_replayed_or_its_instance_canceled_in_some_order(apps: Apps) -> None:
+    """Held open: the cancel is not committed, when another process replays."""
+    first, second = apps(Log, worker=False), apps(Log, worker=False)
+    given_up(first, Log, ["l"])
+    [letter] = first.dead_letters()
+    store = first.engine.store
+    with store._writer.transaction() as tx:
+        cancel(tx, "log:l", reason=None, now=first.engine.clock.now())
+        attempt = Attempt(lambda: second.dead_letters.replay(letter))
+        is_seen_waiting(attempt, store)
+    with pytest.raises(InvalidState, match="canceled"):
+        attempt.result()
+    assert letters(second, "log:l", "effect") == [DEAD]

@@ -13,6 +13,7 @@ from detent.testing import TestingApp
 from tests.conformance.builders import everything
 from tests.deciders.orders import (
     AT_ONCE,
+    Fail,
     Log,
     Mail,
     Say,
@@ -216,9 +217,10 @@ def test_what_waits_in_the_inbox_of_a_canceled_instance_is_ignored(apps: Apps) -
 
 
 def test_what_waits_in_the_inbox_of_an_instance_that_ends_is_ignored(apps: Apps) -> None:
+    """They wait behind an input that cannot be decided; else they would have been decided before the end."""
     app = apps(Log, worker=False)
-    for text in "ab":
-        app.enqueue_input(Log, Say("l", text))
+    for input in (Fail("l"), Say("l", "a")):
+        app.enqueue_input(Log, input)
     app.execute(Log, Stop("l"))
     worker = apps(Log)
     eventually(lambda: backlogs(worker.engine) == [], "nothing waits any more")

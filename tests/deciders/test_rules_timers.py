@@ -11,7 +11,7 @@ from detent import Decision, Retry
 from detent.errors import NotADeadLetter
 from detent.kernel.settle import Outcome
 from detent.testing import TestingApp
-from tests.conformance.builders import settling
+from tests.conformance.builders import Attempt, held_open, is_seen_waiting, settling
 from tests.deciders.operations import applied, bringing, claimed, deciding_of
 from tests.deciders.orders import (
     Create,
@@ -23,6 +23,7 @@ from tests.deciders.orders import (
     Say,
     Stop,
     Undecidable,
+    change,
     executions,
     gap_free,
     letters,
@@ -399,16 +400,89 @@ def test_a_timer_does_not_fire_for_another_instance_once_its_own_is_over(apps: A
     assert letters(app, "log:l", "timer") == [("canceled", "canceled_by_finish")]
 
 
-def test_a_dead_timer_whose_key_was_set_anew_is_not_replayed(apps: Apps) -> None:
-    """A key has one timer; the one that was given up can only be thrown away."""
-    app = apps(Log, worker=False)
-    app.execute(Log, Say("l", "a", timers={"k": 0}))
-    timer = claimed(app, Log, "timer")
-    applied(app, settling(timer, Outcome.DEAD_LETTER, now=app.engine.clock.now()))
-    app.execute(Log, Say("l", "b", timers={"k": 60}))
-    [letter] = app.dead_letters(Log)
+# -- Dead timers ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(idle: detent.App) -> detent.App:
+    """An app without a worker, whose log has a timer `k` that is a dead letter."""
+    applied(idle, settling(claimed(idle, Log, "timer"), Outcome.DEAD_LETTER, now=idle.engine.clock.now()))
+    return idle
+
+
+def test_cancelling_a_timer_reaches_its_dead_letter(dead: detent.App) -> None:
+    [letter] = dead.dead_letters(Log)
+    dead.execute(Log, Say("l", "b", cancels=["k"]))
+    assert letters(dead, "log:l", "timer") == [CANCELED]
+    assert types(dead, Log) == ["Said", "Said", RECORD]
+    assert (dead.dead_letters(Log), dead.dead_letters.count()) == ([], 0)
+    for verb in (dead.dead_letters.replay, dead.dead_letters.discard):
+        with pytest.raises(NotADeadLetter):
+            verb(letter)
+    dead.execute(Log, Say("l", "c", cancels=["k"]))
+    assert types(dead, Log) == ["Said", "Said", RECORD, "Said"], "there is nothing left to cancel"
+
+
+def test_replacing_a_timer_reaches_its_dead_letter(dead: detent.App) -> None:
+    """A key has one timer.  A replacement leaves no record among the events."""
+    [letter] = dead.dead_letters(Log)
+    dead.execute(Log, Say("l", "b", timers={"k": 60.0}))
+    assert letters(dead, "log:l", "timer") == [CANCELED, WAITING]
+    assert types(dead, Log) == ["Said", "Said"]
+    assert dead.dead_letters(Log) == []
+    with pytest.raises(NotADeadLetter):
+        dead.dead_letters.replay(letter)
+
+
+def test_the_end_of_an_instance_cancels_its_dead_timers(dead: detent.App) -> None:
+    dead.execute(Log, Stop("l"))
+    assert letters(dead, "log:l", "timer") == [("canceled", "canceled_by_finish")]
+    assert dead.dead_letters(Log) == []
+
+
+def test_a_dead_timer_of_another_instance_or_key_stays(dead: detent.App) -> None:
+    dead.execute(Log, Say("m", "b", cancels=["k"]))
+    dead.execute(Log, Say("l", "c", cancels=["other"]))
+    assert len(dead.dead_letters(Log)) == 1
+    dead.dead_letters.replay(dead.dead_letters(Log)[0])
+    applied(dead, bringing(dead, Log, claimed(dead, Log, "timer", "w2"), Ring("l", "k")))
+    assert texts(dead, Log) == ["a", "c", "ring k"]
+
+
+@pytest.mark.parametrize("order", ["given up first", "cancelled first"])
+def test_in_one_commit_a_timer_that_becomes_a_dead_letter_can_be_cancelled(
+    idle: detent.App, order: str
+) -> None:
+    timer = claimed(idle, Log, "timer")
+    given_up = settling(timer, Outcome.DEAD_LETTER, now=idle.engine.clock.now())
+    cancel = deciding_of(idle, Log, Say("l", "b", cancels=["k"]))
+    applied(idle, *((given_up, cancel) if order == "given up first" else (cancel, given_up)))
+    assert letters(idle, "log:l", "timer") == [CANCELED]
+    assert types(idle, Log) == ["Said", "Said", RECORD]
+    assert idle.dead_letters(Log) == []
+
+
+def test_a_dead_timer_is_cancelled_or_replayed_and_never_both(dead: detent.App, apps: Apps) -> None:
+    """Held open: the cancel is decided and not committed, when another process replays the timer."""
+    other = apps(Log, worker=False)
+    [letter] = dead.dead_letters(Log)
+    with held_open(dead.engine.store, deciding_of(dead, Log, Say("l", "b", cancels=["k"]))):
+        attempt = Attempt(lambda: other.dead_letters.replay(letter))
+        is_seen_waiting(attempt, dead.engine.store)
+    with pytest.raises(NotADeadLetter):
+        attempt.result()
+    assert letters(dead, "log:l", "timer") == [CANCELED]
+
+
+def test_a_dead_timer_from_before_this_rule_is_not_replayed_beside_its_successor(dead: detent.App) -> None:
+    """An earlier version left the dead timer in place when its key was armed again."""
+    dead.execute(Log, Say("l", "b", timers={"k": 60.0}))
+    change(
+        dead,
+        "UPDATE detent_executions SET state = 'failed', outcome = 'dead_letter' WHERE state = 'canceled'",
+    )
+    [letter] = dead.dead_letters(Log)
     with pytest.raises(NotADeadLetter, match="replaced: a timer with its key 'k' waits"):
-        app.dead_letters.replay(letter.id)
-    assert letters(app, "log:l", "timer") == [("failed", "dead_letter"), WAITING]
-    app.dead_letters.discard(letter.id)
-    assert app.dead_letters(Log) == []
+        dead.dead_letters.replay(letter)
+    dead.dead_letters.discard(letter)
+    assert dead.dead_letters(Log) == []

@@ -336,7 +336,7 @@ def test_what_nobody_takes_becomes_overdue(apps: Apps) -> None:
         ({"limit": 0}, "limit=0"),
         ({"limit": "10"}, "whole number"),
         ({"limit": True}, "whole number"),
-        ({"type": 7}, "give a workflow, or its name"),
+        ({"type": 7}, "give a workflow, a decider, or its name"),
         ({"type": ""}, "it is empty"),
         ({"type": "nul\x00"}, "databases refuse"),
         ({"queue": 7}, "queue=7"),

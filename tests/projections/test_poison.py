@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from detent import Projection, Recorded, Retry, View
+from detent import AsyncView, Projection, Recorded, Retry, View
 from detent.errors import DatabaseUnavailable, ProjectionBehind, ProjectionBlocked, ProjectionNotBlocked
 from detent.stores.base import Trouble
 from tests.functions.world import eventually
@@ -376,3 +376,64 @@ def test_an_event_of_a_decider_that_the_app_does_not_include_blocks_rather_than_
     old.include(Talk)
     old.advance(seconds=1)
     assert old.projections.view(Everything).get("count") == 3
+
+
+RESERVED = [StopIteration("no more"), SystemExit(3)]
+
+
+@pytest.mark.parametrize("error", RESERVED, ids=repr)
+def test_an_event_whose_application_raises_what_python_reserves_is_poison(
+    timeless: Timeless, error: Any
+) -> None:
+    app = timeless(Picky(13, error=error))
+    add(app, 1, 13)
+    app.settle_down()
+    seen = status(app)
+    assert (seen.blocked, seen.position, seen.blocked_at) == (True, 1, 2)
+    assert type(error).__name__ in (seen.error or "")
+
+
+@pytest.mark.parametrize("error", RESERVED, ids=repr)
+def test_an_event_that_is_applied_by_a_coroutine_that_exits_is_poison(
+    timeless: Timeless, error: BaseException
+) -> None:
+    class Leaving(Projection):
+        name = "totals"
+
+        async def apply(self, event: Recorded[Any], view: AsyncView) -> None:
+            raise error
+
+    app = timeless(Leaving)
+    add(app, 1)
+    app.settle_down()
+    assert (status(app).blocked_at, type(error).__name__ in (status(app).error or "")) == (1, True)
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+@pytest.mark.parametrize("error", RESERVED, ids=repr)
+def test_a_setup_that_raises_what_python_reserves_blocks_and_is_tried_again(
+    timeless: Timeless, error: BaseException, coroutine: bool
+) -> None:
+    tries: list[int] = []
+
+    def fail() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise error
+
+    class Leaving(Totals):
+        def setup(self, view: View) -> None:
+            fail()
+
+    class LeavingLater(Totals):
+        async def setup(self, view: AsyncView) -> None:
+            fail()
+
+    app = timeless(LeavingLater if coroutine else Leaving)
+    add(app, 1)
+    app.settle_down()
+    assert status(app).blocked
+    assert type(error).__name__ in (status(app).error or "")
+    app.clock.advance(seconds=1)
+    app.settle_down()
+    assert (len(tries), status(app).position) == (2, 1)

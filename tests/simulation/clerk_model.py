@@ -55,7 +55,7 @@ class Instance:
     sequence: int = 0
     letters: dict[str, Letter] = field(default_factory=dict)
     dead: dict[str, Letter] = field(default_factory=dict)
-    inbox: list[Input] = field(default_factory=list)
+    inbox: dict[str, Input] = field(default_factory=dict)  # by their ids, in the order of arrival
     emptied: int = 0  # how often somebody was called to empty the inbox
     caused: dict[str, list[Any]] = field(default_factory=dict)  # by the ids of inputs
 
@@ -88,10 +88,22 @@ class Model:
         instance = self.instance(self.clerk.route(input))
         if input_id is not None and input_id in instance.caused:
             return []
+        self._catch_up(instance, now)
         events = self._turn(instance, input, now)
         if input_id is not None:
             instance.caused[input_id] = events
         return events
+
+    def _catch_up(self, instance: Instance, now: int) -> None:
+        """What arrived in the inbox earlier comes first, up to what cannot be decided."""
+        if instance.state.over or INBOX in instance.dead:
+            return
+        for input_id, input in list(instance.inbox.items()):
+            try:
+                self._turn(instance, input, now)
+            except Refused:
+                return
+            del instance.inbox[input_id]
 
     def enqueue(self, input: Input, input_id: str, now: int) -> bool:
         """Whether it is new."""
@@ -102,7 +114,7 @@ class Model:
         instance.caused[input_id] = []
         if instance.state.over:
             return True
-        instance.inbox.append(input)
+        instance.inbox[input_id] = input
         if INBOX not in instance.letters and INBOX not in instance.dead:
             instance.emptied += 1
             instance.letters[INBOX] = Letter(INBOX, now, attempt=instance.emptied)
@@ -121,8 +133,9 @@ class Model:
                 self._append(instance, TimerCancelled(key), input, now)
         self._send_out(instance, decision, now)
         if instance.state.over:
-            for node in instance.timers:
-                del instance.letters[node]
+            for timers in (instance.letters, instance.dead):
+                for node in [node for node, letter in timers.items() if letter.kind == "timer"]:
+                    del timers[node]
         return list(decision.events)
 
     def _append(self, instance: Instance, event: Any, input: Input, now: int) -> None:
@@ -130,9 +143,15 @@ class Model:
         self.log.append(Fact(instance.id, instance.sequence, event, type(input).__name__, now))
 
     def _silence(self, instance: Instance, key: str) -> bool:
-        found = [node for node, timer in instance.timers.items() if timer.key == key]
-        for node in found:
-            del instance.letters[node]
+        """Cancel the timer with this key, also a dead one; say whether there was one."""
+        found = [
+            (letters, node)
+            for letters in (instance.letters, instance.dead)
+            for node, letter in letters.items()
+            if letter.kind == "timer" and letter.key == key
+        ]
+        for letters, node in found:
+            del letters[node]
         assert len(found) <= 1
         return bool(found)
 
@@ -160,25 +179,33 @@ class Model:
 
     def brings(self, id: str, letter: Letter, input: Input, now: int) -> list[Any]:
         """A timer fires, or an effect is answered: it is over with the decision, or nothing happened."""
+        instance = self.instance(self.clerk.route(input))
+        self._catch_up(instance, now)
         letters = self.instances[id].letters
+        if letter.node not in letters:
+            raise Stale  # what came from the inbox has cancelled the timer
         del letters[letter.node]
         try:
-            return self.execute(input, None, now)
+            return self._turn(instance, input, now)
         except Refused:
             letters[letter.node] = letter
             raise
 
-    def drain(self, id: str, count: int, now: int) -> Drained:
+    def drain(self, id: str, inputs: list[str], now: int) -> Drained:
         instance = self.instances[id]
-        for applied in range(count):
+        applied = 0
+        for input_id in inputs:
+            if input_id not in instance.inbox:
+                continue  # somebody else has decided it
             try:
-                self._turn(instance, instance.inbox[0], now)
+                self._turn(instance, instance.inbox[input_id], now)
             except Refused:
                 return Drained(applied, True, True)
-            instance.inbox.pop(0)
+            del instance.inbox[input_id]
+            applied += 1
         if not instance.inbox:
             del instance.letters[INBOX]
-        return Drained(count, False, bool(instance.inbox))
+        return Drained(applied, False, bool(instance.inbox))
 
     def succeeded(self, id: str, letter: Letter) -> None:
         effect: Errand = letter.content
@@ -204,12 +231,6 @@ class Model:
         del self.instances[id].letters[letter.node]
         self.instances[id].dead[letter.node] = letter
 
-    def replaced(self, id: str, node: str) -> bool:
-        """Whether a dead timer's key has another timer by now."""
-        instance = self.instances[id]
-        key = instance.dead[node].key
-        return key is not None and any(timer.key == key for timer in instance.timers.values())
-
     def replay(self, id: str, node: str, now: int) -> None:
         """A dead letter is taken up again, as if it had never failed."""
         instance = self.instances[id]
@@ -224,7 +245,8 @@ class Model:
         if node != INBOX:
             del instance.dead[node]
             return
-        del instance.inbox[:1]
+        for input_id in list(instance.inbox)[:1]:
+            del instance.inbox[input_id]
         self.replay(id, node, now)
 
     def recovered(self, id: str, letter: Letter, due: int) -> None:

@@ -232,9 +232,8 @@ class World:
     def mend(self, id: str, node: str, *, discard: bool) -> None:
         """Take a dead letter up again, or throw it away."""
         verb = self.store.discard_letter if discard else self.store.replay_letter
-        if discard or not self.model.replaced(id, node):
-            verb(self.run_id(id), node, now=self.now)
-            (self.model.discard if discard else self.model.replay)(id, node, self.now)
+        verb(self.run_id(id), node, now=self.now)
+        (self.model.discard if discard else self.model.replay)(id, node, self.now)
         with pytest.raises(NotADeadLetter):
             verb(self.run_id(id), node, now=self.now)
 
@@ -299,13 +298,14 @@ class World:
     def _check_answers(self, answered: Sequence[Answered], fault: str | None) -> None:
         expected: dict[Entry, Any] = {}
         alone = fault == BROKEN  # one after the other, and not together
-        # In a batch, what a letter has failed with stands before all decisions.
-        ordered = sorted(answered, key=lambda one: not (alone or isinstance(one[0].operation, Settle)))
+        # In a batch, what a letter has failed with stands before all decisions; an inbox stands where it is.
+        ordered = sorted(answered, key=lambda one: not (alone or _stands_first(one[0].operation)))
         for entry, held in ordered:
             if not isinstance(entry.error, Broken):
                 expected[entry] = self._expected(entry.operation, held)
         for entry, held in answered:
-            if fault == CUT and _left_no_trace(expected[entry]):  # it was tried again, behind all the others
+            # What left no trace was tried again, behind all the others.
+            if fault == CUT and self._left_no_trace(entry.operation, expected[entry]):
                 expected[entry] = self._expected(entry.operation, held)
         for entry, held in answered:
             wanted = expected.get(entry)
@@ -313,6 +313,16 @@ class World:
                 held.refused = entry not in expected or _was_refused(wanted)
             if entry in expected:
                 self._check_answer(entry, wanted, lost=fault in (CUT, GONE))
+
+    def _left_no_trace(self, operation: Operation, wanted: Any) -> bool:
+        """Whether an operation did nothing by which it is known to have been committed."""
+        if isinstance(wanted, Refused):
+            return True
+        if not isinstance(wanted, Drained) or wanted.applied:
+            return False
+        assert isinstance(operation, Decide)
+        waiting = list(self.model.instance(operation.instance).inbox)
+        return not operation.inputs or waiting[:1] == [operation.inputs[0].input_id]
 
     def _expected(self, operation: Operation, held: Held | None) -> Any:
         """What the model says, and makes of it."""
@@ -332,7 +342,7 @@ class World:
                 return self._ended(operation, held, letter)
             assert isinstance(operation, Decide)
             if operation.drain:
-                return model.drain(id, len(operation.inputs), operation.now)
+                return model.drain(id, [one.input_id or "" for one in operation.inputs], operation.now)
             return model.brings(id, letter, operation.inputs[0].input, operation.now)
         except (Stale, Refused) as nothing:
             return nothing
@@ -447,7 +457,8 @@ class World:
             known = [row[0] for row in tx.query(statement, id=self.run_id(id))]
         assert sorted(known) == sorted(instance.caused)
         waiting = self.store.pending_inputs(self.run_id(id), limit=MANY)
-        assert [mind.input_of(row.type, row.data or "") for row in waiting] == instance.inbox
+        assert {row.input_id: mind.input_of(row.type, row.data or "") for row in waiting} == instance.inbox
+        assert [row.input_id for row in waiting] == list(instance.inbox)
         assert not instance.inbox or INBOX in instance.letters or INBOX in instance.dead
 
     def _check_state(self, id: str) -> None:
@@ -508,9 +519,8 @@ class World:
         assert sent - tried <= dead
 
 
-def _left_no_trace(wanted: Any) -> bool:
-    """Whether an operation did nothing by which it is known to have been committed."""
-    return isinstance(wanted, Refused) or (isinstance(wanted, Drained) and not wanted.applied)
+def _stands_first(operation: Operation) -> bool:
+    return isinstance(operation, Settle) and operation.key.node != INBOX
 
 
 def _was_refused(wanted: Any) -> bool:

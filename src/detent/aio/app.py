@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 from ..app import App
 from ..arguments import check_stored_id
 from ..context import Context, current_frame, replaying
-from ..deciders import Decider, is_decider
+from ..deciders import Decider
 from ..decisions import Recorded, TimerCancelled
 from ..engine import Engine, Options, checked_options, deciding
 from ..engine.connections import loop_tx
@@ -257,8 +257,8 @@ class AsyncStarter:
         self._options = options
 
     async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
-        if is_decider(definition):
-            return await self._begin(definition, *args, **kwargs)
+        if deciding.starts_instance(self._app.engine, definition):
+            return await self._begin(definition, deciding.first_input(definition, args, kwargs))
         return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
 
     async def _begin(self, decider: Any, input: Any) -> AsyncRun[Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeVar
 
 from ..deciders import Decider
-from ..engine.letters import Backlog, DeadLetter, DeadLetters
+from ..engine.letters import Backlog, DeadLetter, DeadLetters, ReplayReport
 from ..engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
+from ..engine.observations import AT_ONCE, Observation
 from ..kernel.machine import StateMachineView
 from .threads import in_thread
 
@@ -33,6 +35,22 @@ class AsyncDeciders:
     ) -> InstanceView[S]:
         return await in_thread(lambda: self._deciders.instance(decider, instance, history=history))
 
+    async def observations(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        instance: str | None = None,
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = AT_ONCE,
+        cursor: Observation | int | None = None,
+    ) -> list[Observation]:
+        return await in_thread(
+            lambda: self._deciders.observations(
+                decider, instance, after=after, before=before, limit=limit, cursor=cursor
+            )
+        )
+
     async def inboxes(self) -> list[Backlog]:
         return await in_thread(self._deciders.inboxes)
 
@@ -57,8 +75,8 @@ class AsyncDeadLetters:
     async def replay(self, letter: DeadLetter | str) -> None:
         await in_thread(lambda: self._letters.replay(letter))
 
-    async def replay_all(self, decider: Any = None) -> int:
-        return await in_thread(lambda: self._letters.replay_all(decider))
+    async def replay_all(self, decider: Any = None, instance: str | None = None) -> ReplayReport:
+        return await in_thread(lambda: self._letters.replay_all(decider, instance))
 
     async def discard(self, letter: DeadLetter | str) -> None:
         await in_thread(lambda: self._letters.discard(letter))

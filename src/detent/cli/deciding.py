@@ -7,13 +7,14 @@ import click
 from .command import Front
 from .instances import events, show, state
 from .letters import dead_letters
+from .observing import observations
 from .projecting import projections
 
 
 @click.group(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
 def decider() -> None:
-    """Deciders: their states, events, dead letters and projections."""
+    """Deciders: their states, events, inputs, dead letters and projections."""
 
 
-for _command in (show, events, state, dead_letters, projections):
+for _command in (show, events, state, observations, dead_letters, projections):
     decider.add_command(_command)

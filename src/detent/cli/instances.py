@@ -22,13 +22,13 @@ from .finding import opened
 from .output import ago, brief, console, error_title, keep_whole, local_time, state_text, table, write_json
 
 
-def _type_argument(function: click.decorators.FC) -> click.decorators.FC:
+def type_argument(function: click.decorators.FC) -> click.decorators.FC:
     return click.argument("type", metavar="TYPE")(function)
 
 
 @command(example="detent decider show shop:app order\ndetent decider show shop:app order o-1")
 @app_argument
-@_type_argument
+@type_argument
 @click.argument("id", metavar="[ID]", required=False)
 @click.option("--mermaid", "form", flag_value="mermaid", help="Print it as a Mermaid chart, for Markdown.")
 @click.option("--dot", "form", flag_value="dot", help="Print it for Graphviz.")
@@ -71,7 +71,7 @@ def show(
 
 @command(example="detent decider events shop:app order o-1")
 @app_argument
-@_type_argument
+@type_argument
 @id_argument
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only those behind this number.")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
@@ -85,14 +85,14 @@ def events(app: str, type: str, id: str, after: int, limit: int | None, as_json:
             return
         rows = table("#", "at", "cause", "event", "", right=("#",))
         for one in recorded:
-            cells = (one.cause, one.type, brief(_plain(one.event), 80))
+            cells = (one.cause, one.type, brief(plain_value(one.event), 80))
             rows.add_row(str(one.sequence), local_time(one.at), *map(Text, cells))
         console().print(rows)
 
 
 @command(example="detent decider state shop:app order o-1 --at 3")
 @app_argument
-@_type_argument
+@type_argument
 @id_argument
 @click.option("--at", type=click.IntRange(min=0), help="As it was after the event of this number.")
 @json_option
@@ -107,7 +107,7 @@ def state(app: str, type: str, id: str, at: int | None, as_json: bool) -> None:
             "sequence": at,
             "status": plan.decider.status(value),
             "terminal": bool(plan.decider.is_terminal(value)),
-            "state": _plain(value),
+            "state": plain_value(value),
         }
         if as_json:
             write_json(document)
@@ -154,13 +154,13 @@ def _print_instance(out: Console, view: InstanceView[Any]) -> None:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
-    facts.add_row("  state", Text(f"{view.state.__class__.__name__} {brief(_plain(view.state), 400)}"))
+    facts.add_row("  state", Text(f"{view.state.__class__.__name__} {brief(plain_value(view.state), 400)}"))
     facts.add_row("  events", str(view.sequence))
     if view.inbox:
         facts.add_row("  inbox", f"{view.inbox} waiting")
     for timer in view.timers:
         tries = f", failed {timer.failures} times" if timer.failures else ""
-        text = f"{timer.type} {brief(_plain(timer.input), 80)}  {ago(timer.due)}{tries}"
+        text = f"{timer.type} {brief(plain_value(timer.input), 80)}  {ago(timer.due)}{tries}"
         facts.add_row("  timer", Text(f"{timer.key}: {text}" if timer.key is not None else text))
     for effect in view.effects:
         why = "" if effect.error is None else f": {error_title(effect.error).splitlines()[0][:80]}"
@@ -180,7 +180,7 @@ def _print_instance(out: Console, view: InstanceView[Any]) -> None:
 # -- For scripts --------------------------------------------------------------------------------------
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as it would be stored; one that cannot be, as Python shows it."""
     try:
         return msgspec.json.decode(Codec().encode(value, "a value"))
@@ -204,7 +204,7 @@ def _instance_document(view: InstanceView[Any]) -> dict[str, Any]:
         "run": view.run_id,
         "run_state": view.run_state,
         "status": view.status,
-        "state": _plain(view.state),
+        "state": plain_value(view.state),
         "terminal": view.terminal,
         "sequence": view.sequence,
         "inbox": view.inbox,
@@ -212,7 +212,7 @@ def _instance_document(view: InstanceView[Any]) -> dict[str, Any]:
             {
                 "key": timer.key,
                 "type": timer.type,
-                "input": _plain(timer.input),
+                "input": plain_value(timer.input),
                 "due": iso(timer.due),
                 "attempt": timer.attempt,
                 "failures": timer.failures,
@@ -248,7 +248,7 @@ def _event_document(one: Recorded[Any]) -> dict[str, Any]:
         "sequence": one.sequence,
         "position": one.position,
         "type": one.type,
-        "event": _plain(one.event),
+        "event": plain_value(one.event),
         "cause": one.cause,
         "at": iso(one.at),
     }

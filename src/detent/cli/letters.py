@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from rich.text import Text
 
 from ..app import App
-from ..engine.letters import DeadLetter
+from ..engine.letters import DeadLetter, ReplayReport
 from .command import app_argument, command, json_option
 from .documents import error_document, iso, payload
 from .finding import opened
@@ -26,7 +27,7 @@ from .output import ago, brief, console, error_title, keep_whole, table, write_j
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @click.option("--count", "counting", is_flag=True, help="Only say how many there are.")
 @click.option("--replay", "replayed", metavar="LETTER", multiple=True, help="Try this one again, afresh.")
-@click.option("--replay-all", "everything", is_flag=True, help="Try all of them again (of --decider).")
+@click.option("--replay-all", "everything", is_flag=True, help="Try all of them again.")
 @click.option(
     "--discard",
     "discarded",
@@ -51,8 +52,14 @@ def dead_letters(
         raise click.UsageError("--instance needs --decider")
     with opened(app) as found:
         if replayed or discarded or everything:
-            done = _steered(found, decider, replayed, discarded, everything=everything)
-            _said(done, as_json=as_json)
+            for letter in replayed:
+                found.dead_letters.replay(letter)
+            for letter in discarded:
+                found.dead_letters.discard(letter)
+            report = ReplayReport(0)
+            if everything:
+                report = found.dead_letters.replay_all(decider, instance)
+            _said(len(replayed), len(discarded), report, as_json=as_json)
         elif counting:
             count = found.dead_letters.count(decider)
             if as_json:
@@ -63,23 +70,17 @@ def dead_letters(
             _listed(found, found.dead_letters(decider, instance, limit=limit), as_json=as_json)
 
 
-def _steered(
-    app: App, decider: str | None, replayed: tuple[str, ...], discarded: tuple[str, ...], *, everything: bool
-) -> dict[str, int]:
-    for letter in replayed:
-        app.dead_letters.replay(letter)
-    for letter in discarded:
-        app.dead_letters.discard(letter)
-    count = len(replayed) + (app.dead_letters.replay_all(decider) if everything else 0)
-    return {"replayed": count, "discarded": len(discarded)}
-
-
-def _said(done: dict[str, int], *, as_json: bool) -> None:
+def _said(replayed: int, discarded: int, report: ReplayReport, *, as_json: bool) -> None:
+    done = {"replayed": replayed + report.replayed, "discarded": discarded}
     if as_json:
-        write_json(done)
+        skipped = [{"letter": one.letter, "reason": one.reason} for one in report.skipped]
+        write_json({**done, "skipped": skipped})
         return
-    said = ", ".join(f"{verb} {count}" for verb, count in done.items() if count)
+    counts = {**done, "skipped": len(report.skipped)}
+    said = ", ".join(f"{verb} {count}" for verb, count in counts.items() if count)
     console().print(said or "there was nothing to do")
+    for one in report.skipped:
+        console().print(Text(f"  skipped {one.letter}: {one.reason}"), soft_wrap=True)
 
 
 def _listed(app: App, letters: list[DeadLetter], *, as_json: bool) -> None:

@@ -65,6 +65,7 @@ from .attributes import checked_changes, with_attributes
 from .forking import kept_of, plan_graph_fork
 from .heroes import Heroes
 from .including import collect
+from .input_ids import InputIds
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, checked_url
 from .starting import declared_queue, fresh_row, plan_fork, plan_runs
@@ -157,8 +158,9 @@ class Engine:
                 self._services.local = self.worker
                 self.worker.start()
                 self._listen()
-                if self.settings.retention is not None:
-                    self._sweeper = Sweeper(self.store, self.clock, self.settings.retention)
+                ids = self._input_ids()
+                if self.settings.retention is not None or ids.wanted:
+                    self._sweeper = Sweeper(self.store, self.clock, self.settings.retention, ids)
 
     def close(self) -> None:
         """Drain the worker and close the database; the engine can be opened again."""
@@ -276,6 +278,7 @@ class Engine:
             for operation, answer in zip(operations, applied.answers, strict=True)
             if isinstance(operation, Decide) and isinstance(answer, Decided) and answer.ended is not None
         ]
+        ends += applied.decided.ends.items()
         if ends:
             self.waiters.ended(ends)
         for mind, run_id, sequence, state in applied.decided.states:
@@ -499,17 +502,21 @@ class Engine:
     # Retention
 
     def remove_old(self, age: timedelta, limit: int | None = None) -> int:
-        """Remove what ended longer ago, at most `limit`; return how many."""
+        """Remove what ended longer ago, at most `limit`, and forget input ids; return how many runs went."""
         before = self.clock.now() - span_micros(check_age("app.gc()", "older_than", age))
         if limit is not None:
             check_count("app.gc()", "limit", limit)
         _ = self.services
+        self._input_ids().forget()
         return remove_expired(self.store, before, limit=limit)
 
     def sweep(self) -> None:
         """Remove what is past its retention, where there is one; a worker does so by itself."""
         if self._sweeper is not None:
             self._sweeper.sweep()
+
+    def _input_ids(self) -> InputIds:
+        return InputIds(self.store, self.clock, lambda: self.registry.deciders)
 
     # Waiting for results
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..context import Context, Frame, ask_database, current_step
-from ..deciders import Decider, DeciderPlan, inbox_job
+from ..deciders import Decider, DeciderPlan, inbox_job, is_decider
 from ..decisions import Recorded
 from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
 from ..functions import Step
-from ..ids import uuid7
+from ..ids import turn_id, uuid7
 from ..kernel.decide import Decide, Decided, Enqueue, Enqueued, Given, InputState, NewInput
-from ..runtime.letters import turn_id
 from ..runtime.minds import DeciderMind
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
@@ -35,6 +34,24 @@ def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None
     if input_id is None and step is not None:
         input_id = step.next_start_id()  # another attempt at the step gives the same input
     return _decide(engine, engine.services.mind(decider), input, input_id)
+
+
+def starts_instance(engine: Engine, definition: Any) -> bool:
+    """Whether `app.start` of this begins an instance of a decider."""
+    if isinstance(definition, str):
+        return isinstance(engine.registry.find(definition), DeciderPlan)
+    return is_decider(definition)
+
+
+def first_input(decider: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The input with which `app.start` begins an instance: its one argument."""
+    given = [*args, *(value for name, value in kwargs.items() if name == "input")]
+    unknown = sorted(kwargs.keys() - {"input"})
+    if len(given) == 1 and not unknown:
+        return given[0]
+    name = decider if isinstance(decider, str) else getattr(decider, "type", None)
+    got = f"{len(given)} inputs" + (f" and {', '.join(unknown)}=" if unknown else "")
+    raise InvalidInput(str(name), got, "app.start() takes the one input that begins an instance")
 
 
 def only_id(options: Options) -> str | None:
@@ -197,6 +214,9 @@ def recorded_events(
     """What stands in the store of an instance, in order."""
     ask_database("the events of an instance")
     mind = engine.services.mind(decider)
+    for called, number, least in (("after", after, 0), ("limit", limit, 1)):
+        if number is not None and (type(number) is not int or number < least):
+            raise ConfigurationError(f"{called}={number!r}: must be a whole number, {least} or more")
     rows = engine.store.events(mind.plan.run_id(str(instance)), after=after, limit=limit or LATEST)
     return [mind.recorded(row) for row in rows]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..clock import from_micros
 from ..deciders import instance_of
-from ..errors import NotADeadLetter
+from ..errors import ConfigurationError, InvalidState, NotADeadLetter, RunNotFound
 from ..kernel.model import Error
 from ..kernel.settle import EFFECT, INBOX
 from ..runtime.failures import decode_error
@@ -45,13 +46,28 @@ class Backlog:
     oldest: timedelta  # how long the first of them has waited
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedLetter:
+    """A dead letter that could not be replayed, and why."""
+
+    letter: str  # its id
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What `app.dead_letters.replay_all()` did: how many it replayed, and what it skipped."""
+
+    replayed: int
+    skipped: tuple[SkippedLetter, ...] = ()
+
+
 def dead_letters(
     engine: Engine, decider: Asked | None, instance: str | None, limit: int | None
 ) -> list[DeadLetter]:
     """What was given up, latest first."""
     _ = engine.services
-    name = _name(engine, decider)
-    run_id = "" if instance is None else f"{name}:{instance}"
+    name, run_id = _filters(engine, decider, instance)
     rows = engine.store.dead_letters(type=name, run_id=run_id, limit=limit or DEFAULT_LIMIT)
     return [_shown(row) for row in rows]
 
@@ -68,19 +84,40 @@ def replay(engine: Engine, letter: DeadLetter | str) -> None:
     engine.control(lambda now: engine.store.replay_letter(run_id, node, now=now))
 
 
-def replay_all(engine: Engine, decider: Asked | None) -> int:
-    """Take all of them up again; return how many."""
-    count = 0
-    while rows := dead_letters(engine, decider, None, ALL_AT_ONCE):
-        for letter in rows:
-            try:
-                replay(engine, letter)
-                count += 1
-            except NotADeadLetter:  # somebody else was quicker
-                continue
+def replay_all(engine: Engine, decider: Asked | None, instance: str | None) -> ReplayReport:
+    """Take up again what is dead now, each at most once; what cannot be replayed is skipped."""
+    replayed = 0
+    skipped: list[SkippedLetter] = []
+    for id in _ids(engine, *_filters(engine, decider, instance)):
+        try:
+            replay(engine, id)
+            replayed += 1
+        except (NotADeadLetter, InvalidState, RunNotFound) as error:
+            skipped.append(SkippedLetter(id, str(error)))
+    return ReplayReport(replayed, tuple(skipped))
+
+
+def _ids(engine: Engine, type: str, run_id: str) -> Iterator[str]:
+    """The letters that are dead at the first look, longest ago first, each once.
+
+    A letter that was replayed and is given up again while this goes on does not come again.
+    """
+    _ = engine.services
+    newest = engine.store.dead_letters(type=type, run_id=run_id, limit=1)
+    place = (0, "", "")
+    seen: set[str] = set()
+    while newest:
+        rows = engine.store.walk_dead(
+            type=type, run_id=run_id, beyond=place, until=newest[0].finished_at, limit=ALL_AT_ONCE
+        )
+        for row in rows:
+            place = row.place
+            id = f"{row.run_id}/{row.node}"
+            if id not in seen:
+                seen.add(id)
+                yield id
         if len(rows) < ALL_AT_ONCE:
-            break
-    return count
+            return
 
 
 def discard(engine: Engine, letter: DeadLetter | str) -> None:
@@ -97,6 +134,14 @@ def backlogs(engine: Engine) -> list[Backlog]:
         Backlog(row.type, row.pending, row.instances, timedelta(microseconds=max(0, now - row.oldest)))
         for row in engine.store.inboxes()
     ]
+
+
+def _filters(engine: Engine, decider: Asked | None, instance: str | None) -> tuple[str, str]:
+    """The decider's name and the instance's run; empty where all are asked for."""
+    if instance is not None and decider is None:
+        raise ConfigurationError(f"instance={instance!r} needs the decider that it belongs to")
+    name = _name(engine, decider)
+    return name, "" if instance is None else f"{name}:{instance}"
 
 
 def _name(engine: Engine, decider: Asked | None) -> str:
@@ -147,9 +192,13 @@ class DeadLetters:
         """Try it again, with a fresh budget; NotADeadLetter where it is under way or done."""
         replay(self._engine, letter)
 
-    def replay_all(self, decider: Any = None) -> int:
-        """Try all of them again; returns how many."""
-        return replay_all(self._engine, decider)
+    def replay_all(self, decider: Any = None, instance: str | None = None) -> ReplayReport:
+        """Try again what is dead now: all, those of a decider, those of an instance; each once.
+
+        What cannot be replayed (its instance was canceled, another caller was quicker) is skipped, and
+        listed with the reason.
+        """
+        return replay_all(self._engine, decider, instance)
 
     def discard(self, letter: DeadLetter | str) -> None:
         """Throw it away.  An inbox goes on behind the input that it could not take."""

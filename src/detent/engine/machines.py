@@ -23,6 +23,7 @@ from ..stores.letters import EffectRow, TimerRow
 from .core import Engine
 from .deciding import Asked
 from .letters import Backlog, backlogs
+from .observations import AT_ONCE, Observation, observations
 from .queries import Walk
 from .views import shown_state
 
@@ -258,6 +259,25 @@ class Deciders:
     ) -> InstanceView[S]:
         """An instance with its state, what it waits for, and its newest decisions (at most `history`)."""
         return instance_view(self._engine, decider, instance, history)
+
+    def observations(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        instance: str | None = None,
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = AT_ONCE,
+        cursor: Observation | int | None = None,
+    ) -> list[Observation]:
+        """Recorded inputs of a decider or of one instance, the newest first.
+
+        With `observe = True` these are all inputs; else those with an id and those of the inbox.  `after`
+        and `before` limit when they were received.  `cursor`, the last one of a page, gives the next page.
+        """
+        return observations(
+            self._engine, decider, instance, after=after, before=before, cursor=cursor, limit=limit
+        )
 
     def inboxes(self) -> list[Backlog]:
         """The inboxes in which something waits, one line for each decider."""

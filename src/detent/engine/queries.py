@@ -26,6 +26,7 @@ from ..arguments import (
     refuse_unknown,
 )
 from ..clock import span_micros, to_micros
+from ..deciders import is_decider
 from ..errors import RunNotFound
 from ..graphs import plan_of
 from ..kernel.model import Attribute, RunRow, RunState
@@ -183,9 +184,14 @@ def _hero(given: str | None) -> str | None:
 def _type(given: Any) -> str | None:
     if given is None:
         return None
-    name = given if isinstance(given, str) else getattr(plan_of(given) or given, "name", None)
+    if isinstance(given, str):
+        name: Any = given
+    elif is_decider(given):
+        name = getattr(given, "type", None)
+    else:
+        name = getattr(plan_of(given) or given, "name", None)
     if not isinstance(name, str):
-        refuse(RUNS, "type", given, "give a workflow, or its name, for example type='fulfil'")
+        refuse(RUNS, "type", given, "give a workflow, a decider, or its name, for example type='fulfil'")
     return check_text(RUNS, "type", name, example="fulfil")
 
 

@@ -11,13 +11,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from ..clock import Clock, span_micros
 from ..stores.base import Trouble
 from ..stores.removing import BEGINNING, Expired
 from ..stores.sql import SqlStore
+from .input_ids import InputIds
 
 log = logging.getLogger("detent")
 AT_ONCE = 100  # runs in one transaction
@@ -71,10 +72,11 @@ class Sweeper:
     A test kit whose clock is moved by hand calls `sweep` itself, when time has passed.
     """
 
-    def __init__(self, store: SqlStore, clock: Clock, retention: timedelta) -> None:
+    def __init__(self, store: SqlStore, clock: Clock, retention: timedelta | None, ids: InputIds) -> None:
         self._store = store
         self._clock = clock
-        self._retention = span_micros(retention)
+        self._retention = None if retention is None else span_micros(retention)
+        self._ids = ids
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="detent-sweeper", daemon=True)
         self._thread.start()
@@ -86,17 +88,32 @@ class Sweeper:
 
     def sweep(self) -> None:
         """Remove what has expired by now."""
+        self._remove_runs()
+        self._forget_ids()
+
+    def _live(self) -> None:
+        wait = 0.0
+        while not self._stopping.wait(wait):
+            self._try(self._remove_runs, "removing old runs")
+            self._try(self._forget_ids, "forgetting input ids")
+            wait = EVERY * (0.75 + random.random() / 2)  # workers that began together spread out
+
+    def _try(self, task: Callable[[], None], what: str) -> None:
+        try:
+            task()
+        except Exception as error:
+            if self._store.driver.trouble(error) is not Trouble.GONE:
+                log.exception("%s failed", what)
+
+    def _remove_runs(self) -> None:
+        if self._retention is None:
+            return
         before = self._clock.now() - self._retention
         removed = remove_expired(self._store, before, stop=self._stopping)
         if removed:
             log.info("removed %d runs that ended longer ago than the retention", removed)
 
-    def _live(self) -> None:
-        wait = 0.0
-        while not self._stopping.wait(wait):
-            try:
-                self.sweep()
-            except Exception as error:
-                if self._store.driver.trouble(error) is not Trouble.GONE:
-                    log.exception("removing old runs failed")
-            wait = EVERY * (0.75 + random.random() / 2)  # workers that began together spread out
+    def _forget_ids(self) -> None:
+        forgotten = self._ids.forget(stop=self._stopping)
+        if forgotten:
+            log.info("forgot %d input ids that deciders do not keep any longer", forgotten)

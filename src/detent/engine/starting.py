@@ -12,7 +12,7 @@ from ..arguments import refuse
 from ..blueprint import Blueprint
 from ..clock import span_micros, to_micros
 from ..context import current_frame, current_step
-from ..deciders import DeciderPlan
+from ..deciders import DeciderPlan, is_decider
 from ..errors import ConfigurationError, DefinitionError, PayloadError, UnknownDefinition, UnknownQueue
 from ..functions import FunctionWorkflow, Step
 from ..graphs import Graph, Template, plan_of
@@ -131,9 +131,12 @@ def _included(registry: Registry, definition: Any) -> Startable:
     """What is to be started, if the app serves it."""
     if isinstance(definition, str):
         found = registry.find(definition)
-        if found is None or isinstance(found, Step | DeciderPlan):
+        if isinstance(found, DeciderPlan):
+            definition = found.cls  # refused below
+        elif found is None or isinstance(found, Step):
             raise UnknownDefinition(definition)
-        return found
+        else:
+            return found
     if isinstance(definition, Graph):
         definition.check()
         for name, job in definition.jobs.items():
@@ -144,6 +147,11 @@ def _included(registry: Registry, definition: Any) -> Startable:
     if plan is not None:
         _ = plan.graph
     served: Any = plan or definition
+    if is_decider(definition):
+        raise DefinitionError(
+            f"{definition!r} is a decider; app.start() begins one instance of it and app.execute() gives it "
+            f"inputs; inside a transaction of yours use app.within(connection).enqueue_input()"
+        )
     if isinstance(definition, Step):
         raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")
     if not isinstance(served, FunctionWorkflow | Template | Blueprint):

@@ -55,6 +55,7 @@
         ├── TooManyRecoveries      the execution kept killing its worker
         ├── ReadinessOverflow      a bug: a node was settled too often
         ├── InvalidDecision        what a decider decided cannot be carried out
+        ├── ReservedException      user code raised StopIteration or SystemExit
         ├── UnreadableEvent        a stored event that today's code does not know
         ├── NotADeadLetter         nothing that could be replayed
         ├── UnknownProjection  ProjectionNotBlocked
@@ -72,6 +73,7 @@ from .deciders import (
     ProjectionBehind,
     ProjectionBlocked,
     ProjectionNotBlocked,
+    ReservedException,
     UnknownProjection,
     UnreadableEvent,
 )
@@ -182,6 +184,7 @@ __all__ = [
     "ProjectionNotBlocked",
     "ReadinessOverflow",
     "ReceiveTimeout",
+    "ReservedException",
     "ResultTimeout",
     "RunCanceled",
     "RunConflict",

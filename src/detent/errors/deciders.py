@@ -18,6 +18,25 @@ class InvalidDecision(RunError):
         return f"decider {self.decider!r} decided what cannot be: {self.reason}"
 
 
+# Exceptions that Python or asyncio act upon by themselves: raised through generators, futures or a loop, they
+# end the wrong thing.
+RESERVED = (StopIteration, StopAsyncIteration, SystemExit)
+
+
+@facts
+class ReservedException(RunError):
+    """User code raised StopIteration, StopAsyncIteration or SystemExit; the original is the `__cause__`."""
+
+    what: str
+    raised: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} raised {self.raised}, which Python reserves for its own control flow; "
+            f"it counts as a failure"
+        )
+
+
 @facts
 class InvalidInput(PayloadError):
     """An input that the decider does not take, or that does not say which instance it is for."""

@@ -147,6 +147,10 @@ class Mind(Protocol):
         """The state after a turn."""
         ...
 
+    def input_of(self, name: str, text: str) -> Any:
+        """A stored input; PayloadError where it cannot be read."""
+        ...
+
     def told(self, turn: Turn) -> list[Any]:
         """The events of a turn for whoever asked for it; the state may hold on to those it was shown."""
         ...
@@ -180,7 +184,8 @@ class Decide(Operation):
     """Give inputs to an instance.
 
     With `ends`, the execution that brought them (a timer, an effect, an inbox) settles in the same commit.
-    A drained inbox applies as many as it can, in order; any other operation has one input.
+    A drained inbox applies as many as it can, in order; any other operation has one input, and first
+    decides what waits in the inbox, up to the input number `upto` if that is given.
     """
 
     mind: Any
@@ -191,6 +196,7 @@ class Decide(Operation):
     ends: Settle | None = None
     timer: str | None = None  # the key of the timer that brings the input
     drain: bool = False
+    upto: int | None = None
 
 
 class Decided(msgspec.Struct, kw_only=True):
@@ -202,6 +208,8 @@ class Decided(msgspec.Struct, kw_only=True):
     applied: int = 0  # how many inputs of a drained inbox are done
     more: bool = False  # and whether others wait there
     error: Exception | None = None  # why the next one could not be
+    held: bool = False  # the instance is paused: its inbox waits for the resume
+    postponed: int | None = None  # not decided: ask again with `upto`, for much waits in the inbox before it
 
 
 class Enqueue(Operation):

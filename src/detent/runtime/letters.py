@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..clock import span_micros
 from ..context import Abandoned, Canceled, Routine, RunInfo, Suspended
 from ..deciders import TIMERS, EffectContext, instance_of
 from ..errors import PayloadError, PermanentError
+from ..ids import turn_id
 from ..kernel.decide import Decide, Decided, Given, InputRow
 from ..kernel.model import Claimed, Park, Settled, Verdict
 from ..kernel.policies import Retry
@@ -30,11 +30,6 @@ from .services import Services
 from .spawned import Work
 
 DRAINED = 200  # inputs of an inbox that share a commit
-
-
-def turn_id() -> str:
-    """By which the events of a decision are known again."""
-    return os.urandom(8).hex()
 
 
 class Letter(Work):
@@ -207,8 +202,8 @@ class InboxLetter(Letter):
                 answer = yield from self._decided(given, drain=True)
                 unfit = answer.error or unfit
                 more = answer.more
-                if given and more and not answer.applied and answer.error is None:
-                    raise Suspended  # the instance was paused meanwhile: put it down until the resume
+                if answer.held:
+                    raise Suspended  # put down until the resume
             if unfit is not None:
                 raise unfit
 

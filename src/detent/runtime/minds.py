@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..clock import from_micros
@@ -22,8 +22,10 @@ from ..errors import (
     InvalidInput,
     PayloadError,
     PayloadTooLarge,
+    ReservedException,
     UnreadableEvent,
 )
+from ..errors.deciders import RESERVED
 from ..functions import Step
 from ..kernel.decide import Alarm, Coded, EventRow, Given, Turn
 from ..serialization import Codec, plain
@@ -68,24 +70,44 @@ class DeciderMind:
         self.observe = decider.observe
         self.snapshot_every = decider.snapshot_every
         self.snapshots = plan.snapshots
-        self.initial: Callable[[], Any] = decider.initial
         self.handler = handler_of(plan)
         self._codec = codec
         self._memory = Memory()
 
     # What the store asks
 
+    def initial(self) -> Any:
+        try:
+            return self.plan.decider.initial()
+        except RESERVED as error:
+            raise self._reserved("initial", error) from error
+
     def terminal(self, state: Any) -> bool:
-        return bool(self.plan.decider.is_terminal(state))
+        try:
+            return bool(self.plan.decider.is_terminal(state))
+        except RESERVED as error:
+            raise self._reserved("is_terminal", error) from error
 
     def status(self, state: Any) -> str:
-        return plain(str(self.plan.decider.status(state)))[:255]
+        try:
+            return plain(str(self.plan.decider.status(state)))[:255]
+        except RESERVED as error:
+            raise self._reserved("status", error) from error
 
     def fold(self, state: Any, events: Sequence[EventRow]) -> Any:
+        return self._evolved(state, self.read(events))
+
+    def _evolved(self, state: Any, events: Sequence[Any]) -> Any:
         evolve = self.plan.decider.evolve
-        for event in self.read(events):
-            state = evolve(state, event)
+        try:
+            for event in events:
+                state = evolve(state, event)
+        except RESERVED as error:
+            raise self._reserved("evolve", error) from error
         return state
+
+    def _reserved(self, method: str, error: BaseException) -> ReservedException:
+        return ReservedException(f"{method} of decider {self.name!r}", repr(error))
 
     def read(self, events: Sequence[EventRow]) -> list[Any]:
         return [self._read(row) for row in events if row.type != TIMER_CANCELLED]
@@ -101,12 +123,11 @@ class DeciderMind:
             if error.decider == "?":  # a decision does not know whose it is
                 error.decider = self.name
             raise
+        except RESERVED as error:
+            raise self._reserved("decide", error) from error
 
     def evolved(self, state: Any, turn: Turn) -> Any:
-        evolve = self.plan.decider.evolve
-        for event in turn.seen:
-            state = evolve(state, event)
-        return state
+        return self._evolved(state, turn.seen)
 
     def told(self, turn: Turn) -> list[Any]:
         decode, events = self._codec.decode, self.plan.events
@@ -197,7 +218,7 @@ class DeciderMind:
         while (upcaster := self.plan.upcasters.get((name, version))) is not None:
             try:
                 data = upcaster.change(data)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = f"its upcaster from version {version} raised {type(error).__name__}: {error}"
                 raise self._unreadable(row, reason) from error
             name, version = (upcaster.to, 1) if upcaster.to is not None else (name, version + 1)
@@ -266,14 +287,27 @@ def _of_plain(codec: Codec, data: Any, cls: type, what: str) -> Any:
 def handler_of(plan: DeciderPlan) -> Step[Any, Any]:
     """What carries out the effects, as a step: it has a context, a timeout, and may be async."""
     handle = plan.decider.handle
+    what = f"handle of decider {plan.name!r}"
     if plan.takes_async:
 
         async def aeffect(effect: Any, ctx: Any) -> Any:
-            return await handle(effect, ctx)
+            # Here, inside of the task: a SystemExit that leaves a task stops its loop.
+            try:
+                return await handle(effect, ctx)
+            except RESERVED as error:
+                raise ReservedException(what, repr(error)) from error
+            except RuntimeError as error:
+                if not isinstance(error.__cause__, StopIteration):
+                    raise
+                # Python has turned it into "coroutine raised StopIteration".
+                raise ReservedException(what, repr(error.__cause__)) from error.__cause__
 
         return Step(aeffect, id=plan.name, timeout=plan.decider.timeout)
 
     def effect(effect: Any, ctx: Any) -> Any:
-        return handle(effect, ctx)
+        try:
+            return handle(effect, ctx)
+        except RESERVED as error:
+            raise ReservedException(what, repr(error)) from error
 
     return Step(effect, id=plan.name, timeout=plan.decider.timeout)

@@ -22,7 +22,8 @@ from typing import Any
 
 from ..context import Abandoned
 from ..decisions import Recorded
-from ..errors import DefinitionError, UnknownDefinition
+from ..errors import DefinitionError, ReservedException, UnknownDefinition
+from ..errors.deciders import RESERVED
 from ..kernel.decide import EventRow
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
 from ..projections import ProjectionPlan
@@ -278,15 +279,30 @@ class Runner:
         )
 
     def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: Tx) -> None:
+        """Call a setup or a teardown; whatever it raises is an error that can be recorded."""
+        try:
+            self._call_method(method, items, tx, guest)
+        except RESERVED as error:
+            raise ReservedException(method.__qualname__, repr(error)) from error
+
+    def _call_method(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: Tx) -> None:
         if inspect.iscoroutinefunction(method):
             view = AsyncView(items, self._services.codec, tx, AsyncTransaction(guest, self._services.threads))
-            self._on_loop(lambda: method(view))
+            self._on_loop(lambda: _contained(method, view))
             return
         token = in_transaction.set(True)
         try:
             method(View(items, self._services.codec, tx, guest))
         finally:
             in_transaction.reset(token)
+
+
+async def _contained(method: Callable[[Any], Any], view: Any) -> Any:
+    """Await a method inside of its task: a SystemExit that leaves a task stops its loop."""
+    try:
+        return await method(view)
+    except SystemExit as error:
+        raise ReservedException(method.__qualname__, repr(error)) from error
 
 
 class _Each:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..blueprint import Blueprint
-from ..deciders import Decider, DeciderPlan
-from ..errors import UnknownDefinition, UnknownProjection
+from ..deciders import Decider, DeciderPlan, is_decider
+from ..errors import ConfigurationError, UnknownDefinition, UnknownProjection
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel.graph import AWAIT_JOB
 from ..projections import Projection, ProjectionPlan
@@ -57,13 +57,21 @@ class Registry:
         return [found for found in self._found.values() if isinstance(found, DeciderPlan)]
 
     def decider(self, asked: type[Decider[Any, Any, Any, Any]] | str) -> DeciderPlan:
-        """The decider of that class or type."""
-        name = asked if isinstance(asked, str) else getattr(asked, "type", None)
-        found = self._found.get(name or "")
-        if not isinstance(found, DeciderPlan) or (not isinstance(asked, str) and found.cls is not asked):
-            raise UnknownDefinition(
-                asked if isinstance(asked, str) else getattr(asked, "__name__", str(asked))
-            )
+        """The decider of that class, object or type."""
+        if isinstance(asked, str):
+            found = self._found.get(asked)
+            if found is None:
+                raise UnknownDefinition(asked)
+            if not isinstance(found, DeciderPlan):
+                raise _no_decider(asked)
+            return found
+        given: Any = asked  # perhaps an object of the class, perhaps anything
+        if not is_decider(given):
+            raise _no_decider(given)
+        cls = given if isinstance(given, type) else type(given)
+        found = self._found.get(getattr(cls, "type", None) or "")
+        if not isinstance(found, DeciderPlan) or found.cls is not cls:
+            raise UnknownDefinition(cls.__name__)
         return found
 
     @property
@@ -111,3 +119,9 @@ class Heroes(Protocol):
     def load(self, type: str, id: str) -> Any:
         """The hero; None where it is gone."""
         ...
+
+
+def _no_decider(asked: Any) -> ConfigurationError:
+    return ConfigurationError(
+        f"{asked!r:.200} is not a decider; give a class derived from detent.Decider, or its `type`"
+    )

@@ -415,10 +415,14 @@ def _decide(op: Decide, plans: Plans) -> Any:
     if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op.ends, op.timer):
         return Decided(stale=True)
     answer = plans.deciding.decide(op)
-    done = isinstance(answer, Decided) and answer.error is None and not answer.more
-    if done:
+    if isinstance(answer, Decided) and _is_done(answer):
         _settle(op.ends, plans.seen, plans.changes, None)
     return answer
+
+
+def _is_done(answer: Decided) -> bool:
+    """Whether what brought the input ends with this answer."""
+    return answer.error is None and answer.postponed is None and not (answer.more or answer.stale)
 
 
 def _go_on(op: Settle, plan: SettlePlan, state: str, going: Going) -> tuple[SettlePlan, str | None]:

@@ -9,6 +9,7 @@ from .dialect import Dialect, columns_of, insert
 from .graph_statements import KEYS, ON_KEY
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
+PENDING = f"(t.state IN {ACTIVE} OR t.outcome = 'dead_letter')"  # a dead timer can still be replayed
 
 
 class DeciderStatements(msgspec.Struct, frozen=True):
@@ -35,6 +36,7 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     inboxes: str
     depths: str
     waiting_inputs: str
+    last_pending: str
     timers: str
     cancel_timers: str
     end_timers: str
@@ -42,15 +44,27 @@ class DeciderStatements(msgspec.Struct, frozen=True):
     pending_effects: str
     depth: str
     dead_letters: str
+    walk_dead: str
     count_dead: str
     set_outcome: str
     observed: str
+    inputs_of_instance: str
+    inputs_of_decider: str
+    walk_inputs: str
+    blank_inputs: str
+    delete_inputs: str
 
 
 def build_deciders(d: Dialect, run_columns: tuple[str, ...]) -> DeciderStatements:
     """Return the statements in the dialect `d`."""
     events = ", ".join(f"e.{c}" for c in columns_of(EventRow))
+    remembered = f"{', '.join(f'i.{c}' for c in columns_of(InputRow))} FROM detent_inputs i"
+    wanted = "i.seq < :beyond AND i.received_at >= :since AND i.received_at < :until"
     dead = "e.outcome = 'dead_letter'"
+    letter = (
+        "e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,"
+        " e.finished_at, r.type"
+    )
     return DeciderStatements(
         # Two processes may begin one instance: the second waits for the first, and finds it there.
         insert_instances=d.insert_new("detent_runs", run_columns, ("id",)),
@@ -60,10 +74,14 @@ DELETE FROM detent_runs
  WHERE id = :id
    AND NOT EXISTS (SELECT 1 FROM detent_events e WHERE e.run_id = :id)
    AND NOT EXISTS (SELECT 1 FROM detent_inputs i WHERE i.run_id = :id)""",
-        # How far each instance has come; asked after its lock is ours, so that nobody adds to it.
+        # How far each instance has come, and an input that waits in its inbox; asked under its lock, so that
+        # neither changes.
         heads=f"""
-SELECT x.id, (SELECT e.sequence FROM detent_events e
-               WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1){d.hurry}
+SELECT x.id,
+       (SELECT e.sequence FROM detent_events e
+         WHERE e.run_id = x.id ORDER BY e.sequence DESC LIMIT 1),
+       (SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
+         WHERE i.run_id = x.id AND i.state = 'pending' LIMIT 1){d.hurry}
   FROM {d.rows("id")}""",
         snapshots=f"""
 SELECT {", ".join(f"s.{c}" for c in columns_of(SnapshotRow))}
@@ -130,24 +148,27 @@ SELECT r.type, COUNT(*), MIN(i.received_at), COUNT(DISTINCT i.run_id)
         waiting_inputs=f"""
 SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq LIMIT :limit""",
-        # Timers that wait, by their keys; one that is firing at this moment counts.
+        last_pending=f"""
+SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
+ WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq DESC LIMIT 1""",
+        # Pending timers, by their keys.  One that is firing at this moment counts, and so does a dead one.
         timers=f"""
-SELECT t.run_id, t.topic, t.node, t.attempt
+SELECT t.run_id, t.topic, t.node, t.attempt, t.outcome
   FROM {d.rows("run_id", "name")}
   {d.join("detent_executions", "t", "detent_executions_topic")}
-    ON t.run_id = x.run_id AND t.topic = x.name AND t.kind = 'timer' AND t.state IN {ACTIVE}""",
+    ON t.run_id = x.run_id AND t.topic = x.name AND t.kind = 'timer' AND {PENDING}""",
         cancel_timers=d.update(
             "detent_executions",
             (*KEYS, "finished_at"),
             "state = 'canceled', outcome = 'canceled_by_decision', finished_at = x.finished_at",
-            f"{ON_KEY} AND t.state IN {ACTIVE}",
+            f"{ON_KEY} AND {PENDING}",
         ),
-        # The instance is over: what it wanted later it does not want any more.
+        # The instance has finished: cancel its timers, also the dead ones.
         end_timers=d.update(
             "detent_executions",
             ("run_id", "finished_at"),
             "state = 'canceled', outcome = 'canceled_by_finish', finished_at = x.finished_at",
-            f"t.run_id = x.run_id AND t.kind = 'timer' AND t.state IN {ACTIVE}",
+            f"t.run_id = x.run_id AND t.kind = 'timer' AND {PENDING}",
         ),
         pending_timers=f"""
 SELECT t.node, t.topic, t.job, t.scheduled_for, t.attempt, t.state, t.failures, t.input
@@ -166,13 +187,21 @@ SELECT t.node, t.job, t.state, t.outcome, t.attempt, t.failures, t.scheduled_for
 SELECT COUNT(*) FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending'""",
         dead_letters=f"""
-SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,
-       e.finished_at, r.type
+SELECT {letter}
   FROM detent_executions e {d.by("detent_executions_dead")}
   JOIN detent_runs r ON r.id = e.run_id
  WHERE {dead} AND e.finished_at >= :since {d.dead}
    AND (:type = '' OR r.type = :type) AND (:id = '' OR e.run_id = :id)
  ORDER BY e.finished_at DESC LIMIT :limit""",
+        # The same, longest ago first: from a place on, up to a moment.
+        walk_dead=f"""
+SELECT {letter}
+  FROM detent_executions e {d.by("detent_executions_dead")}
+  JOIN detent_runs r ON r.id = e.run_id
+ WHERE {dead} AND {d.died} >= :at AND {d.died} <= :until
+   AND ({d.died} > :at OR e.run_id > :run_id OR (e.run_id = :run_id AND e.node > :node))
+   AND (:type = '' OR r.type = :type) AND (:id = '' OR e.run_id = :id)
+ ORDER BY {d.died}, e.run_id, e.node LIMIT :limit""",
         count_dead=f"""
 SELECT r.type, e.kind, COUNT(*)
   FROM detent_executions e {d.by("detent_executions_dead")}
@@ -182,6 +211,25 @@ SELECT r.type, e.kind, COUNT(*)
         set_outcome="""
 UPDATE detent_executions SET outcome = :outcome
  WHERE run_id = :id AND node = :node AND attempt = :attempt AND outcome = 'dead_letter'""",
+        # Inputs that are remembered, the newest first.
+        inputs_of_instance=f"""
+SELECT {remembered} {d.by("detent_inputs_id")}
+ WHERE i.run_id = :id AND {wanted}
+ ORDER BY i.seq DESC LIMIT :limit""",
+        inputs_of_decider=f"""
+SELECT {remembered} {d.by("PRIMARY")}
+  JOIN detent_runs r ON r.id = i.run_id
+ WHERE r.type = :type AND r.kind = 'decider' AND {wanted}
+ ORDER BY i.seq DESC LIMIT :limit""",
+        # Inputs in the order of arrival, to forget the ids of old ones.
+        walk_inputs=f"""
+SELECT i.seq, i.received_at, i.state, CASE WHEN i.input_id IS NULL THEN 0 ELSE 1 END, r.type
+  FROM detent_inputs i {d.by("PRIMARY")}
+  LEFT JOIN detent_runs r ON r.id = i.run_id
+ WHERE i.seq > :beyond
+ ORDER BY i.seq LIMIT :limit""",
+        blank_inputs=d.update("detent_inputs", ("seq",), "input_id = NULL", "t.seq = x.seq"),
+        delete_inputs=d.delete("detent_inputs", ("seq",)),
         # Of the newest instances; and whether some instance that it happened to is over now.
         observed=f"""
 SELECT i.from_status, i.type, i.to_status, COUNT(*),

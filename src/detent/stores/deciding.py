@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
-from ..errors import InvalidState, RunConflict
+from ..errors import InvalidState, PayloadError, RunConflict
+from ..ids import turn_id
 from ..kernel.decide import (
     DECIDER,
     Decide,
@@ -38,9 +39,10 @@ from ..kernel.decide import (
     instance_run,
 )
 from ..kernel.model import ExecutionState, NewExecution, NewRun, Operation, RunEnd, RunState, Settle
-from ..kernel.settle import TIMER, Outcome
+from ..kernel.settle import INBOX, TIMER, Outcome
 from .base import Tx, batch, rows_to, write
 from .changes import Changes, end_run
+from .inboxes import Arrived, Inboxes
 from .locks import Locked, lock_runs
 from .streams import load_states
 
@@ -59,6 +61,7 @@ class Instance(msgspec.Struct):
     state: Any
     replayed: int  # events that had to be read for its state
     broken: Exception | None  # why its state is not known
+    waits: bool  # inputs are stored in its inbox
     over: bool = False
     moved: bool = False
 
@@ -72,11 +75,20 @@ class _Planned(msgspec.Struct):
     now: int
 
 
+class Handled(NamedTuple):
+    """What became of an input, as columns of its row."""
+
+    state: str
+    from_status: str | None = None
+    to_status: str | None = None
+
+
 class Brought(msgspec.Struct):
     """What the decisions of a batch bring, beside rows."""
 
     runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, for whoever takes their effects
     states: list[tuple[Mind, str, int, Any]] = field(default_factory=list)  # to be remembered once durable
+    ends: dict[str, RunEnd] = field(default_factory=dict)  # instances that have finished
     due: int | None = None  # the first of the timers
     events: int = 0
 
@@ -100,8 +112,7 @@ class Deciding:
         self._events: list[EventRow] = []
         self._inputs: list[NewInput] = []
         self._ended_inputs: list[dict[str, Any]] = []
-        self._drained: dict[str, set[int]] = {}  # inputs that have left their inbox in this batch
-        self._queued: set[str] = set()  # instances whose inbox was given something in it
+        self._arrived = Inboxes(tx)
         self._snapshots: list[SnapshotRow] = []
         self._silenced: set[Key] = set()  # timers that a turn of this batch has cancelled or replaced
         self._canceled: list[dict[str, Any]] = []
@@ -145,9 +156,9 @@ class Deciding:
         loaded = load_states(self._tx, {run: op.mind for run, op in minds.items()})
         found = {}
         for run, op in minds.items():
-            sequence, state, replayed, broken = loaded[run]
+            sequence, state, replayed, broken, waits = loaded[run]
             row = instance_run(op.mind, run, op.instance, op.now)
-            instance = found[run] = Instance(op.mind, row, sequence, state, replayed, broken)
+            instance = found[run] = Instance(op.mind, row, sequence, state, replayed, broken, waits)
             instance.over = RunState(self._locked[run].state).final
         return found
 
@@ -185,12 +196,47 @@ class Deciding:
         instance = self._instances[op.run_id]
         if op.drain:
             return self._drain(op, instance)
-        return self._turn(op, instance, op.inputs[0])
+        [given] = op.inputs
+        if given.input_id is not None and (op.run_id, given.input_id) in self._known:
+            return Decided()
+        postponed = self._catch_up(op, instance)
+        if postponed is not None:
+            return Decided(postponed=postponed)
+        if op.ends is not None and not self.fires(op.ends, op.timer):
+            return Decided(stale=True)  # an input from the inbox has cancelled the timer
+        return self._turn(op, instance, given)
+
+    def _catch_up(self, op: Decide, instance: Instance) -> int | None:
+        """Decide what arrived in the inbox before an operation; return where it must go on, if it must."""
+        if not instance.waits and op.run_id not in self._arrived:
+            return None
+        if instance.over or instance.broken is not None or self._paused(op.run_id):
+            return None
+        inbox = self._arrived.of(op.run_id)
+        inbox.dead = inbox.dead or self._given_up(op.run_id)
+        for arrived in self._arrived.before(op.run_id, waits=instance.waits, upto=op.upto):
+            try:
+                given = _given(instance.mind, arrived)
+            except PayloadError:  # the inbox's own execution reports this error
+                break
+            if isinstance(self._turn(op, instance, given, arrived), Exception):
+                break
+        return self._arrived.postponed(op.run_id, op.upto)
+
+    def _given_up(self, run_id: str) -> bool:
+        """Whether the inbox of an instance has become a dead letter in this batch."""
+        return any(
+            row["run_id"] == run_id and row["node"] == INBOX and row["outcome"] == Outcome.DEAD_LETTER
+            for row in self._changes.ended_executions
+        )
+
+    def _paused(self, run_id: str) -> bool:
+        return self._locked[run_id].state == RunState.PAUSED
 
     def _drain(self, op: Decide, instance: Instance) -> Decided:
         """As many as still wait, in order, until one cannot be decided."""
-        if op.inputs and self._locked[op.run_id].state == RunState.PAUSED:
-            return Decided(more=True)  # they wait for the resume
+        if op.inputs and self._paused(op.run_id):
+            return Decided(more=True, held=True)
         waiting = self._waiting(op)
         answer = Decided()
         for given in op.inputs:
@@ -203,33 +249,33 @@ class Deciding:
             answer.ended = one.ended or answer.ended
             answer.applied += 1
             waiting.discard(given.seq)
-            self._drained.setdefault(op.run_id, set()).add(given.seq)
-        answer.more = bool(waiting) or op.run_id in self._queued
+            self._arrived.of(op.run_id).decided.add(given.seq)
+        answer.more = bool(waiting or self._arrived.of(op.run_id).enqueued)
         if not answer.more and op.run_id in self._inboxes:
             self._inboxes[op.run_id] = (self._inboxes[op.run_id][0], False)
         return answer
 
     def _waiting(self, op: Decide) -> set[int]:
         """What waits in the inbox: all that the operation brings, and one more if there are others."""
-        done = self._drained.get(op.run_id, set())
+        done = self._arrived.of(op.run_id).decided
         limit = len(op.inputs) + len(done) + 1
         rows = self._tx.query(self._tx.sql.deciders.waiting_inputs, id=op.run_id, limit=limit)
         return {seq for (seq,) in rows} - done
 
-    def _turn(self, op: Decide, instance: Instance, given: Given) -> Decided | Exception:
+    def _turn(
+        self, op: Decide, instance: Instance, given: Given, arrived: Arrived | None = None
+    ) -> Decided | Exception:
         """One input: what it leads to, or nothing, or why it cannot be decided.
 
         What the decider raises is an answer; what the database raises is none, and ends the batch.
         """
-        if given.input_id is not None and given.seq is None and (op.run_id, given.input_id) in self._known:
-            return Decided()
         mind = instance.mind
         if instance.over:
-            self._note(op, instance, given, InputState.IGNORED, None, None)
+            self._note(op, instance, given, Handled(InputState.IGNORED), arrived)
             return Decided()
         # What a paused instance has begun itself may end; nobody else changes it meanwhile.
         own = op.ends is not None and op.ends.key.run_id == op.run_id
-        if self._locked[op.run_id].state == RunState.PAUSED and not own:
+        if self._paused(op.run_id) and not own:
             return InvalidState("execute an input of", op.run_id, "paused", "run.resume() lets it go on")
         if instance.broken is not None:
             return instance.broken
@@ -253,8 +299,9 @@ class Deciding:
         for key in (*turn.cancels, *(alarm.key for alarm in turn.timers)):
             if key is not None:
                 self._silenced.add((op.run_id, key))
-        self._note(op, instance, given, InputState.APPLIED, before, after)
-        events = mind.told(turn) if op.ends is None else []  # nobody asks for those that a letter has caused
+        self._note(op, instance, given, Handled(InputState.APPLIED, before, after), arrived)
+        asked = op.ends is None and arrived is None  # nobody asks for events that a letter has caused
+        events = mind.told(turn) if asked else []
         return Decided(events=events, ended=self._end(instance, op.now) if instance.over else None)
 
     def _restore(self, instance: Instance) -> None:
@@ -284,38 +331,33 @@ class Deciding:
         if self._locked[run].watched & 2:
             self._changes.over.add(run)
         self._over[run] = now
+        self.brought.ends[run] = end
         return end
 
     def _note(
-        self, op: Decide, instance: Instance, given: Given, state: str, before: str | None, after: str | None
+        self, op: Decide, instance: Instance, given: Given, handled: Handled, arrived: Arrived | None
     ) -> None:
         """Remember an input, where that is wanted."""
+        if given.input_id is None and given.seq is None and not instance.mind.observe:
+            return
+        facts = {**handled._asdict(), "handled_at": op.now}
         if given.seq is not None:
-            self._ended_inputs.append(
-                {
-                    "seq": given.seq,
-                    "state": state,
-                    "handled_at": op.now,
-                    "from_status": before,
-                    "to_status": after,
-                }
-            )
+            self._ended_inputs.append({"seq": given.seq, **facts})
+            return
+        if arrived is not None and arrived.place is not None:
+            # A new row, for the same operation is asked again when its transaction has to be repeated.
+            self._inputs[arrived.place] = replace(arrived.row, **facts)
             return
         if given.input_id is not None:
             self._known.add((op.run_id, given.input_id))
-        if given.input_id is None and not instance.mind.observe:
-            return
         self._inputs.append(
             NewInput(
                 run_id=op.run_id,
                 input_id=given.input_id,
                 type=given.type,
                 data=given.text,
-                state=state,
                 received_at=op.now,
-                handled_at=op.now,
-                from_status=before,
-                to_status=after,
+                **facts,
             )
         )
 
@@ -333,8 +375,8 @@ class Deciding:
         if RunState(state).final or (instance is not None and instance.over):
             self._inputs.append(_ignored(op.input, op.now))
             return Enqueued(created=True)
+        self._arrived.of(op.run_id).enqueued.append(Arrived(op.input, place=len(self._inputs)))
         self._inputs.append(op.input)
-        self._queued.add(op.run_id)
         attempt, taken = self._inboxes.get(op.run_id, (0, False))
         if not taken:
             waiting = ExecutionState.HELD if state == RunState.PAUSED else ExecutionState.READY
@@ -381,13 +423,17 @@ class Deciding:
         self._remember()
 
     def _pending_timers(self) -> dict[Key, list[dict[str, Any]]]:
-        """Timers that wait, and that some turn names by key; what fires in this batch waits no more."""
+        """Pending timers that a turn names by key, also dead ones; what fires in this batch is gone."""
         if not self._silenced:
             return {}
         asked = batch([{"run_id": run, "name": key} for run, key in sorted(self._silenced)])
-        fired = {(row["run_id"], row["node"], row["attempt"]) for row in self._changes.ended_executions}
+        fired = {
+            (row["run_id"], row["node"], row["attempt"])
+            for row in self._changes.ended_executions
+            if row["outcome"] != Outcome.DEAD_LETTER
+        }
         found: dict[Key, list[dict[str, Any]]] = {}
-        for run, key, node, attempt in self._tx.query(self._tx.sql.deciders.timers, rows=asked):
+        for run, key, node, attempt, _ in self._tx.query(self._tx.sql.deciders.timers, rows=asked):
             if (run, node, attempt) not in fired:
                 row = {"run_id": run, "node": node, "attempt": attempt}
                 found.setdefault((run, key), []).append(row)
@@ -460,8 +506,21 @@ class Deciding:
         self.brought.events = len(self._events)
 
 
+def _given(mind: Mind, arrived: Arrived) -> Given:
+    """An input from an inbox on its way to its decision."""
+    row = arrived.row
+    text = row.data or "null"
+    return Given(
+        input=mind.input_of(row.type, text),
+        type=row.type,
+        turn=turn_id(),
+        text=text,
+        input_id=row.input_id,
+        seq=arrived.seq,
+    )
+
+
 def _ignored(row: NewInput, now: int) -> NewInput:
-    # A new row, for the same operation is asked again when its transaction has to be repeated.
     return replace(row, state=InputState.IGNORED, handled_at=now)
 
 

@@ -32,6 +32,7 @@ class Dialect(Protocol):
     fence: str  # a shared lock that a heartbeat does not wait for
     hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
     dead: str  # beside the condition that a letter is dead: what lets the index of those be used
+    died: str  # when a dead letter was given up, as that index holds it
     hero: str  # the condition by which the index finds the active run of a hero
 
     def held(self, lock_no: str) -> str:

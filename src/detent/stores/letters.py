@@ -34,6 +34,10 @@ class DeadRow(msgspec.Struct, kw_only=True):
     finished_at: int
     type: str
 
+    @property
+    def place(self) -> tuple[int, str, str]:
+        return self.finished_at, self.run_id, self.node
+
 
 class TimerRow(msgspec.Struct, kw_only=True):
     """A timer that waits."""
@@ -85,12 +89,30 @@ def dead(tx: Tx, *, type: str, run_id: str, since: int, limit: int) -> list[Dead
     return rows_to(DeadRow, rows)
 
 
+def walk_dead(
+    tx: Tx, *, type: str, run_id: str, beyond: tuple[int, str, str], until: int, limit: int
+) -> list[DeadRow]:
+    at, run, node = beyond
+    rows = tx.query(
+        tx.sql.deciders.walk_dead,
+        type=type,
+        id=run_id,
+        at=at,
+        run_id=run,
+        node=node,
+        until=until,
+        limit=limit,
+    )
+    return rows_to(DeadRow, rows)
+
+
 def replay(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
     """Take a dead letter up again, with a fresh budget; one that is not dead is left alone."""
     run, letter = _given_up(tx, run_id, node)
     if letter.kind == TIMER and letter.topic is not None:
         named = batch([{"run_id": run_id, "name": letter.topic}])
-        if tx.query(tx.sql.deciders.timers, rows=named):  # a key has one timer, and this one came later
+        outcomes = [row[4] for row in tx.query(tx.sql.deciders.timers, rows=named)]
+        if any(outcome != Outcome.DEAD_LETTER for outcome in outcomes):  # a key has one timer
             raise NotADeadLetter(f"{run_id}/{node}", f"replaced: a timer with its key {letter.topic!r} waits")
     _mark(tx, letter, Outcome.REPLAYED)
     _again(tx, run, letter, now)
@@ -99,11 +121,14 @@ def replay(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
 
 
 def discard(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
-    """Throw a dead letter away; of an inbox only the input that blocks it, and what is behind goes on."""
+    """Throw a dead letter away; of an inbox only the input that blocks it, and what is behind goes on.
+
+    The inbox of a canceled instance does not go on: canceling has ignored all that waited in it.
+    """
     run, letter = _given_up(tx, run_id, node)
     _mark(tx, letter, Outcome.DISCARDED)
     detail: dict[str, Any] = {"node": node, "attempt": letter.attempt}
-    if letter.kind == INBOX:
+    if letter.kind == INBOX and run.state != RunState.CANCELED:
         for (seq,) in tx.query(tx.sql.deciders.waiting_inputs, id=run_id, limit=1):
             row = {"seq": seq, "state": InputState.DISCARDED, "handled_at": now}
             tx.run(tx.sql.deciders.end_inputs, rows=batch([row | {"from_status": None, "to_status": None}]))

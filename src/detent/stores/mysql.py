@@ -68,6 +68,7 @@ class MySqlDialect:
     fence = "LOCK IN SHARE MODE"  # MariaDB does not know FOR SHARE
     hurry = ""
     dead = "AND e.dead_since > 0"
+    died = "e.dead_since"
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (
         "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"

@@ -65,6 +65,7 @@ class PostgresDialect:
     fence = "FOR KEY SHARE"
     hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
     dead = ""
+    died = "e.finished_at"
     hero = ACTIVE_HERO
 
     def held(self, lock_no: str) -> str:

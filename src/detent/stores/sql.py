@@ -29,7 +29,19 @@ from ..kernel.model import (
     WorkerRow,
 )
 from . import batch as batches
-from . import canceling, control, deadlines, graphs, leases, letters, listing, nodes, removing, streams
+from . import (
+    canceling,
+    control,
+    deadlines,
+    graphs,
+    input_ids,
+    leases,
+    letters,
+    listing,
+    nodes,
+    removing,
+    streams,
+)
 from . import migrate as migrations
 from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
@@ -439,6 +451,13 @@ class SqlStore:
         with self._reading() as tx:
             return letters.dead(tx, type=type, run_id=run_id, since=since, limit=limit)
 
+    def walk_dead(
+        self, *, type: str, run_id: str, beyond: tuple[int, str, str], until: int, limit: int
+    ) -> list[letters.DeadRow]:
+        """Dead letters given up between a place and a moment, longest ago first."""
+        with self._reading() as tx:
+            return letters.walk_dead(tx, type=type, run_id=run_id, beyond=beyond, until=until, limit=limit)
+
     def count_dead(self) -> list[tuple[str, str, int]]:
         """How many dead letters there are, by decider and kind."""
         with self._reading() as tx:
@@ -478,6 +497,18 @@ class SqlStore:
             rows = tx.query(tx.sql.deciders.observed, type=decider, limit=limit)
         return rows_to(letters.Observed, rows)
 
+    def inputs(
+        self, *, type: str, run_id: str | None, since: int, until: int, beyond: int, limit: int
+    ) -> list[InputRow]:
+        """Remembered inputs of a decider or of one of its instances, the newest first."""
+        span = {"since": since, "until": until, "beyond": beyond, "limit": limit}
+        with self._reading() as tx:
+            if run_id is not None:
+                rows = tx.query(tx.sql.deciders.inputs_of_instance, id=run_id, **span)
+            else:
+                rows = tx.query(tx.sql.deciders.inputs_of_decider, type=type, **span)
+        return rows_to(InputRow, rows)
+
     def forget_snapshots(self, type: str) -> int:
         """Remove the snapshots of a decider's instances, and say how many; twice removes none."""
         return self._again(self._writer, lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
@@ -509,6 +540,14 @@ class SqlStore:
         """Those of the runs that may go, or would if their own parents were gone; reads only."""
         with self._reading() as tx:
             return removing.going_with(tx, parents, before=before)
+
+    def forget_input_ids(
+        self, observing: Mapping[str, bool], *, before: int, beyond: int, limit: int
+    ) -> input_ids.Passed:
+        """Forget the ids of inputs that arrived before then, beyond a place; twice does nothing."""
+        return self.write(
+            lambda tx: input_ids.forget(tx, observing, before=before, beyond=beyond, limit=limit)
+        )
 
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""

@@ -36,6 +36,7 @@ class SqliteDialect:
     fence = ""
     hurry = ""
     dead = ""
+    died = "e.finished_at"
     hero = ACTIVE_HERO
 
     def held(self, lock_no: str) -> str:

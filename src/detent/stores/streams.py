@@ -21,6 +21,7 @@ class Loaded(NamedTuple):
     state: Any
     replayed: int
     broken: Exception | None
+    waits: bool = False  # inputs wait in its inbox
 
 
 def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
@@ -28,7 +29,9 @@ def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
     if not minds:
         return {}
     keys = batch([{"id": run} for run in sorted(minds)])
-    heads: dict[str, int] = {row[0]: row[1] or 0 for row in tx.query(tx.sql.deciders.heads, rows=keys)}
+    rows = tx.query(tx.sql.deciders.heads, rows=keys)
+    heads: dict[str, int] = {row[0]: row[1] or 0 for row in rows}
+    waiting = {row[0] for row in rows if row[2] is not None}
     known: dict[str, tuple[int, Any]] = {}
     for run, mind in minds.items():
         remembered = mind.recall(run)
@@ -41,9 +44,14 @@ def load_states(tx: Tx, minds: Mapping[str, Mind]) -> dict[str, Loaded]:
     read = _read_few(tx, few)
     loaded = {}
     for run, mind in minds.items():
-        after, state = known[run] if run in known else (0, mind.initial())
+        try:
+            after, state = known[run] if run in known else (0, mind.initial())
+        except Exception as error:  # of `initial`: the answer to those who ask for this instance
+            loaded[run] = Loaded(heads[run], None, 0, error)
+            continue
         pages = [read.get(run, [])] if run in few else pages_of(tx, run, after, heads[run])
-        loaded[run] = _folded(mind, run, state, after, heads[run], pages)
+        folded = _folded(mind, run, state, after, heads[run], pages)
+        loaded[run] = folded._replace(waits=True) if run in waiting else folded
     return loaded
 
 
