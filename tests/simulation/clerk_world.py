@@ -298,9 +298,14 @@ class World:
 
     def _check_answers(self, answered: Sequence[Answered], fault: str | None) -> None:
         expected: dict[_Entry, Any] = {}
-        alone = fault == BROKEN  # one after the other, and not together
+        # A batch that broke is tried again in halves.
+        half = len(answered) // 2 if fault == BROKEN else 0
         # In a batch, what a letter has failed with stands before all decisions.
-        ordered = sorted(answered, key=lambda one: not (alone or isinstance(one[0].operation, Settle)))
+        ordered = [
+            one
+            for part in (answered[:half], answered[half:])
+            for one in sorted(part, key=lambda one: not isinstance(one[0].operation, Settle))
+        ]
         for entry, held in ordered:
             if not isinstance(entry.error, Broken):
                 expected[entry] = self._expected(entry.operation, held)
@@ -312,7 +317,7 @@ class World:
             if held is not None:
                 held.refused = entry not in expected or _was_refused(wanted)
             if entry in expected:
-                self._check_answer(entry, wanted, lost=fault in (CUT, GONE))
+                self._check_answer(entry, wanted, lost=fault in (CUT, GONE, BROKEN))
 
     def _expected(self, operation: Operation, held: Held | None) -> Any:
         """What the model says, and makes of it."""

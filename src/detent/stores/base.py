@@ -6,13 +6,14 @@ transaction; the verbs (sql.py and its neighbours) are written once over both.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +22,8 @@ from ..kernel.model import Lease, Operation, WorkerRow
 from .queries import Queries
 from .statements import Statements
 
+T = TypeVar("T")
+log = logging.getLogger("detent")
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
 OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
@@ -184,6 +187,14 @@ class Driver(Protocol):
         ...
 
     def trouble(self, error: BaseException) -> Trouble: ...
+
+    def refused(self, error: BaseException) -> bool:
+        """Whether the database itself has said no: then it is certain that nothing was committed."""
+        ...
+
+    def between_statements(self, connection: Any) -> bool:
+        """Whether no statement was cut off on this connection, so that it may be used again."""
+        ...
 
     def is_missing_table(self, error: BaseException) -> bool: ...
 
@@ -360,6 +371,28 @@ class Lane:
                 self._undo(connection, error)
                 raise
 
+    def perform(self, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
+        """Run a verb in a transaction; `alone`: it is a single statement.
+
+        One frame holds the lock from its beginning to its end: an exception that somebody sets in this
+        thread cannot come between, as it could in a generator that is suspended.
+        """
+        with self._lock:
+            connection = self._open()
+            tx = Tx(self._driver, connection)
+            try:
+                if alone:
+                    return verb(tx)
+                self._driver.begin(connection)
+                answer = verb(tx)
+                self._driver.commit(connection)
+            except BaseException as error:
+                self._undo(connection, error)
+                raise
+            if tx.news:
+                self._tell(tx)
+            return answer
+
     def _tell(self, tx: Tx) -> None:
         """Wake others.  It is committed: whatever goes wrong now must not look as if it were not."""
         try:
@@ -383,14 +416,17 @@ class Lane:
         return self._connection
 
     def _undo(self, connection: Any, error: BaseException) -> None:
+        """Roll back; a connection on which that fails, or a statement was cut off, is given up."""
+        driver = self._driver
+        if driver.trouble(error) is Trouble.GONE or not driver.between_statements(connection):
+            self.drop()
+            return
         try:
-            if self._driver.trouble(error) is not Trouble.GONE:
-                self._driver.rollback(connection)
-                return
-        except Exception as broken:
-            if self._driver.trouble(broken) is Trouble.OTHER:
+            driver.rollback(connection)
+        except BaseException as broken:
+            self.drop()
+            if not isinstance(broken, Exception):
                 raise
-        self.drop()
 
     def drop(self) -> None:
         """Close the connection; the next use opens another."""
@@ -398,9 +434,8 @@ class Lane:
         if connection is not None:
             try:
                 connection.close()
-            except Exception as error:
-                if self._driver.trouble(error) is Trouble.OTHER:
-                    raise
+            except Exception as error:  # it is of no use any more, whatever is wrong with it
+                log.debug("closing a connection failed: %s", error)
 
     def close(self) -> None:
         with self._lock:

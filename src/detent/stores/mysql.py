@@ -177,6 +177,30 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
         made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else _unchecked()
         return made
 
+    asking = False  # a command was sent, and its answer not read to the end
+
+    def _execute_command(self, command: Any, sql: Any) -> None:
+        self.asking = True
+        super()._execute_command(command, sql)
+
+    def query(self, sql: Any, unbuffered: bool = False) -> int:
+        try:
+            changed: int = super().query(sql, unbuffered)
+        except pymysql.MySQLError:  # the server's own answer, or one after which the connection is closed
+            self.asking = False
+            raise
+        self.asking = False
+        return changed
+
+    def _read_ok_packet(self) -> Any:
+        try:
+            answer = super()._read_ok_packet()
+        except pymysql.MySQLError:
+            self.asking = False
+            raise
+        self.asking = False
+        return answer
+
 
 @cache
 def _unchecked() -> ssl.SSLContext:
@@ -268,6 +292,13 @@ class MySqlDriver:
         if isinstance(code, int) and 2000 <= code < 3000:
             return Trouble.GONE
         return Trouble.OTHER
+
+    def refused(self, error: BaseException) -> bool:
+        said = isinstance(error, pymysql.MySQLError) and bool(error.args) and isinstance(error.args[0], int)
+        return said and error.args[0] > 0 and self.trouble(error) is not Trouble.GONE
+
+    def between_statements(self, connection: Any) -> bool:
+        return not connection.asking
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE

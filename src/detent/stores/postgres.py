@@ -47,6 +47,7 @@ else:
 _RETRY = ("40", "55P03", "57014")
 # Connections, shutdown, a full disk, too many clients, I/O; a server that became a read-only standby.
 _GONE = ("08", "57P", "53", "58", "25006", "25P03")
+_UNKNOWN = ("40003", "08007")  # the server itself does not know whether it committed
 _CHANNEL = "detent"
 _TYPES = {"int": "bigint", "long": "text", "text": "text"}
 _HELD_LOCKS = (
@@ -224,6 +225,14 @@ class PostgresDriver:
         if state.startswith(_GONE) or (not state and isinstance(error, _LOST)):
             return Trouble.GONE
         return Trouble.OTHER
+
+    def refused(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None) if isinstance(error, psycopg.Error) else None
+        return state is not None and state not in _UNKNOWN and self.trouble(error) is not Trouble.GONE
+
+    def between_statements(self, connection: Any) -> bool:
+        status = connection.info.transaction_status
+        return status not in (psycopg.pq.TransactionStatus.ACTIVE, psycopg.pq.TransactionStatus.UNKNOWN)
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pg_errors.UndefinedTable)

@@ -114,8 +114,7 @@ class SqlStore:
         if quick is None:
             return None
         try:
-            with self._writer.autocommit() as tx:
-                return quick(tx)
+            return self._writer.perform(quick, alone=True)
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.RETRY:
                 raise
@@ -131,8 +130,7 @@ class SqlStore:
 
     def already_applied(self, operation: Operation) -> Any:
         """The answer to an operation whose commit was cut off, if it went through; reads only."""
-        with self._writer.transaction() as tx:
-            return batches.already_applied(tx, operation)
+        return self._writer.perform(lambda tx: batches.already_applied(tx, operation))
 
     # Claims and leases
 
@@ -532,8 +530,7 @@ class SqlStore:
         """Run a verb in a transaction; a deadlock or a busy database means: once more."""
         for attempt in range(RETRIES):
             try:
-                with lane.autocommit() if alone else lane.transaction() as tx:
-                    return verb(tx)
+                return lane.perform(verb, alone=alone)
             except Exception as error:
                 if attempt == RETRIES - 1 or self.driver.trouble(error) is not Trouble.RETRY:
                     raise

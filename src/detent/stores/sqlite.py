@@ -190,6 +190,12 @@ class SqliteDriver:
                 return Trouble.GONE
         return Trouble.OTHER
 
+    def refused(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.Error) and self.trouble(error) is not Trouble.GONE
+
+    def between_statements(self, connection: sqlite3.Connection) -> bool:
+        return True  # a statement is one call
+
     def adapt(self, fragment: str) -> str:
         return fragment
 

@@ -32,6 +32,7 @@ class Statements(msgspec.Struct, frozen=True):
     # Batches
     fence: str
     known_runs: str
+    created_runs: str
     lock_runs: str
     lock_executions: str
     delivered: str
@@ -112,6 +113,9 @@ def build(d: Dialect) -> Statements:
         fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
         known_runs=f"""
 SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+        created_runs=f"""
+SELECT r.id, r.type, r.input, r.created_at
+  FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
         # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
         # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
         # which is that of Python: by code point, whatever the database's own collation.
