@@ -264,6 +264,7 @@ def heart_of(store: SqlStore, worker: WorkerRow, on_lost: Callable[[], WorkerRow
         on_pulse=lambda pulse: None,
         on_rescue=lambda again: None,
         on_lost=on_lost,
+        on_doubt=lambda: None,
     )
     heart._office.take(worker)
     store.register(worker)

@@ -69,7 +69,9 @@ class Worker(SimWorker):
     letters: list[Held] = field(default_factory=list)
 
     def astray(self, tokens: Iterable[str]) -> None:
-        self.process.store.disclaim(self.id, set(tokens))
+        lost = set(tokens)
+        self.give_back(lost)
+        self.process.store.disclaim(self.id, lost)
 
 
 class Process:

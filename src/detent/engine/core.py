@@ -52,7 +52,7 @@ from ..runtime.courses import claimed_of_row
 from ..runtime.failures import decode_error, raisable
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
-from ..runtime.spawning import claimed_of, lease_locally
+from ..runtime.spawning import claimed_of, lease_locally, tokens_of
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from ..stores.base import Listener, Trouble
@@ -356,9 +356,9 @@ class Engine:
         if local is not None:
             for run_id in created & start.compiled.keys():
                 self.services.courses.keep(run_id, start.compiled[run_id])
-            local.give_back(len(leased) - len(mine))
+            local.give_back(tokens_of(leased) - tokens_of(mine))
             if answers is None:  # unknown whether it was committed, where the database was lost
-                local.astray([row.token for row in leased if row.token is not None])
+                local.astray(tokens_of(leased))
             runs = {run.id: run for run in start.runs}
             local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
         if answers is None:

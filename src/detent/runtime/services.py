@@ -37,10 +37,10 @@ class Local(Protocol):
     def deliver(self, claimed: Sequence[Claimed]) -> None: ...
 
     def astray(self, tokens: Iterable[str]) -> None:
-        """Whether these leases were committed is not known."""
+        """Whether these leases were committed is not known; their slots are free again."""
         ...
 
-    def give_back(self, leases: int) -> None:
+    def give_back(self, tokens: Iterable[str]) -> None:
         """The commit did not come to pass: the slots are free again."""
         ...
 
@@ -76,12 +76,20 @@ class Threads:
                 self._idle -= 1
             else:
                 number = self._count = self._count + 1
-        self._jobs.put((future, job))
         if number:
-            # A context of its own: a thread of ours must not count as one of the workflow's.
-            start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
-            contextvars.Context().run(start)
+            self._start(number)  # first: a job that was refused must not be done by another thread later
+        self._jobs.put((future, job))
         return future
+
+    def _start(self, number: int) -> None:
+        # A context of its own: a thread of ours must not count as one of the workflow's.
+        start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
+        try:
+            contextvars.Context().run(start)
+        except BaseException:
+            with self._guard:
+                self._count -= 1
+            raise
 
     def close(self) -> None:
         with self._guard:

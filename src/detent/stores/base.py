@@ -75,12 +75,12 @@ class Lessor(Protocol):
         """
         ...
 
-    def give_back(self, leases: int) -> None:
+    def give_back(self, tokens: Iterable[str]) -> None:
         """The commit did not come to pass: the slots are free again."""
         ...
 
     def astray(self, tokens: Iterable[str]) -> None:
-        """Whether these leases were committed is not known."""
+        """Whether these leases were committed is not known; their slots are free again."""
         ...
 
 
@@ -107,14 +107,13 @@ class Offer:
 
     def renewed(self) -> Offer:
         """For another try: what the one before has taken is free again."""
-        self._lessor.give_back(len(self._taken))
+        self._lessor.give_back(self._taken)
         self._taken = []
         return self
 
     def withdraw(self) -> None:
         """It failed, perhaps after its commit: look for these leases soon."""
         taken, self._taken = self._taken, []
-        self._lessor.give_back(len(taken))
         if taken:
             self._lessor.astray(taken)
 

@@ -184,12 +184,13 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
             tx.run(tx.sql.cancel_executions, id=c.run_id, now=c.started_at, keep="")
 
 
-def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> None:
-    """Hand back what is leased under these tokens: the answer to their claim was lost on its way."""
+def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> int:
+    """Hand back what is leased under these tokens, and say how much: nobody knows of it here."""
     held: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
     lost = [c for c in held if c.token in tokens]
     if lost:
         release(tx, lost)
+    return len(lost)
 
 
 def _lock_runs(tx: Tx, claimed: Sequence[Claimed]) -> dict[str, str]:

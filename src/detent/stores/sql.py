@@ -159,9 +159,14 @@ class SqlStore:
         """Hand executions back that were not begun; twice does nothing."""
         self._again(self._claims, lambda tx: leases.release(tx, claimed))
 
-    def disclaim(self, worker: str, tokens: Collection[str]) -> None:
+    def disclaim(self, worker: str, tokens: Collection[str]) -> int:
         """Hand back what was leased under tokens whose claim was cut off; twice does nothing."""
-        self._again(self._claims, lambda tx: leases.disclaim(tx, worker, tokens))
+        return self._again(self._claims, lambda tx: leases.disclaim(tx, worker, tokens))
+
+    def held_tokens(self, worker: str) -> set[str]:
+        """The tokens of all that a worker holds."""
+        with self._reading() as tx:
+            return {row[0] for row in tx.query(tx.sql.held_tokens, worker=worker)}
 
     def register(self, worker: WorkerRow) -> None:
         """Put a worker into office; twice is an error."""

@@ -74,6 +74,7 @@ class Statements(msgspec.Struct, frozen=True):
     lock_worker: str
     delete_worker: str
     held_by: str
+    held_tokens: str
     progressed: str
     release: str
     # Control
@@ -273,6 +274,7 @@ SELECT r.state, r.id, 0, 0, 0
         # Served by detent_executions_worker.
         held_by=_claimed("detent_executions e")
         + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
+        held_tokens="SELECT token FROM detent_executions WHERE worker = :worker AND state = 'executing'",
         # Which attempts got somewhere before their worker died.
         progressed=f"""
 SELECT DISTINCT x.run_id, x.attempt

@@ -37,6 +37,7 @@ class Heart:
         on_pulse: Callable[[Pulse], None],
         on_rescue: Callable[[list[NewExecution]], None],
         on_lost: Callable[[], WorkerRow],
+        on_doubt: Callable[[], None],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -47,6 +48,7 @@ class Heart:
         self._on_pulse = on_pulse
         self._on_rescue = on_rescue
         self._on_lost = on_lost
+        self._on_doubt = on_doubt
         self._office = store.driver.office()
         self._suspects: set[str] = set()
         self._renewed = 0.0
@@ -81,6 +83,7 @@ class Heart:
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
                 self._office.doubt()
+                self._on_doubt()
                 wait = RETRY
 
     def beat(self) -> None:
