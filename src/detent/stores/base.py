@@ -27,7 +27,10 @@ log = logging.getLogger("detent")
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
 OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
+KEEP_BUSY = 30.0  # seconds after which that session is used, whoever saw it: servers end idle ones
 STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
+LOCK_WAIT = 5  # seconds that a statement of ours waits for a lock before it is tried again
+RETRIED_FOR = 10.0  # seconds after which what is tried again and again counts as a database that is away
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
 
@@ -43,8 +46,8 @@ class Trouble(Enum):
 class Office(Protocol):
     """Which workers live.  A worker's sign of life dies with its process, without a clock."""
 
-    def take(self, worker: WorkerRow) -> None:
-        """Show that this worker lives, for as long as this process does; twice renews it."""
+    def take(self, worker: WorkerRow) -> bool:
+        """Show that this worker lives, for as long as this process does; whether that had to be renewed."""
         ...
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:

@@ -202,12 +202,22 @@ def _key(claimed: Claimed) -> tuple[str, str, int]:
     return claimed.run_id, claimed.node, claimed.attempt
 
 
-def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -> list[NewExecution] | None:
+def bury(
+    tx: Tx,
+    worker: str,
+    *,
+    counted: bool,
+    max_recoveries: int,
+    now: int,
+    unless_renewed: int | None = None,
+) -> list[NewExecution] | None:
     """Take a worker out of office and give its executions back; `counted` where it died.
 
-    None when somebody else did it.  Executions of paused runs come back held.
+    None when somebody else did it, or it has renewed its lease since it was found dead.  Executions of
+    paused runs come back held.
     """
-    if not tx.query(tx.sql.lock_worker, id=worker):
+    found_alive = tx.query(tx.sql.lock_worker, id=worker)
+    if not found_alive or unless_renewed not in (None, found_alive[0][1]):
         return None
     tx.run(tx.sql.delete_worker, id=worker)
     found: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))

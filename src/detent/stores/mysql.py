@@ -19,7 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
+    KEEP_BUSY,
     LARGEST_BATCH,
+    LOCK_WAIT,
     OFFICE_LOOK,
     STOPPED_AFTER,
     Listener,
@@ -54,6 +56,7 @@ _RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024})
 _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
 _GONE |= {1290, 1792, 1836, 1044, 1045, 1049, 1698}
 _LISTENING = "detent listens"
+IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
 
 
 class MySqlDialect:
@@ -259,6 +262,15 @@ class MySqlDriver:
             self.largest = int(largest) - 65_536
             if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
+        self.unhurried(connection)
+
+    def unhurried(self, connection: Any) -> None:
+        """Our own timeouts, whatever the server has for others."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION wait_timeout = {IDLE_FOR}, innodb_lock_wait_timeout = {LOCK_WAIT}")
+            cursor.execute("SELECT @@version")
+            mariadb = "mariadb" in cursor.fetchone()[0].lower()
+            cursor.execute(f"SET SESSION {'max_statement_time' if mariadb else 'max_execution_time'} = 0")
 
     def begin(self, connection: Any) -> None:
         connection.begin()
@@ -414,16 +426,21 @@ class NamedLocks:
         self._connection: Any = None
         self._mine: int | None = None
         self._sure_until = 0.0
+        self._used_at = 0.0
 
-    def take(self, worker: WorkerRow) -> None:
-        if self._mine == worker.lock_no and (time.monotonic() < self._sure_until or self._alive()):
-            return
+    def take(self, worker: WorkerRow) -> bool:
+        now = time.monotonic()
+        sure = now < self._sure_until and now - self._used_at < KEEP_BUSY
+        if self._mine == worker.lock_no and (sure or self._alive()):
+            return False
         self.leave()
         # At once or not: a session of ours that was cut off may hold it still, and then somebody
         # vouches for us; the next time we ask again.
         if self._ask("SELECT GET_LOCK(%s, 0)", worker) == 1:
             self._mine = worker.lock_no
-            self._sure_until = time.monotonic() + OFFICE_LOOK
+            self._used_at = time.monotonic()
+            self._sure_until = self._used_at + OFFICE_LOOK
+        return True
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
@@ -446,12 +463,14 @@ class NamedLocks:
             self._connection.ping(reconnect=False)
         except pymysql.MySQLError:
             return False
-        self._sure_until = time.monotonic() + OFFICE_LOOK
+        self._used_at = time.monotonic()
+        self._sure_until = self._used_at + OFFICE_LOOK
         return True
 
     def _ask(self, statement: str, worker: WorkerRow) -> Any:
         if self._connection is None or not self._connection.open:
             self._connection = self._driver.connect()
+            self._driver.unhurried(self._connection)
             self._mine = None
         with self._connection.cursor() as cursor:
             cursor.execute(statement, [f"detent.{worker.lock_no}"])

@@ -6,6 +6,8 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -29,7 +31,7 @@ from ..kernel.model import (
 from . import batch as batches
 from . import canceling, control, graphs, leases, letters, listing, nodes, removing, streams
 from . import migrate as migrations
-from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
+from .base import RETRIED_FOR, Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
 from .trail import Trail
 
@@ -187,12 +189,28 @@ class SqlStore:
         )
 
     def bury(
-        self, worker: str, *, max_recoveries: int, now: int, counted: bool = True
+        self,
+        worker: str,
+        *,
+        max_recoveries: int,
+        now: int,
+        counted: bool = True,
+        unless_renewed: int | None = None,
     ) -> list[NewExecution] | None:
-        """Take a worker out of office and give its work back; twice: None."""
+        """Take a worker out of office and give its work back; twice: None.
+
+        `unless_renewed`: only as long as its lease ends then, as when it was found dead.
+        """
         return self._again(
             self._beats,
-            lambda tx: leases.bury(tx, worker, counted=counted, max_recoveries=max_recoveries, now=now),
+            lambda tx: leases.bury(
+                tx,
+                worker,
+                counted=counted,
+                max_recoveries=max_recoveries,
+                now=now,
+                unless_renewed=unless_renewed,
+            ),
         )
 
     def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
@@ -532,11 +550,19 @@ class SqlStore:
         return answer
 
     def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
-        """Run a verb in a transaction; a deadlock or a busy database means: once more."""
+        """Run a verb in a transaction; a deadlock or a busy database means: once more.
+
+        Where that never ends, the database is as good as away.
+        """
+        deadline = time.monotonic() + RETRIED_FOR
         for attempt in range(RETRIES):
             try:
                 return lane.perform(verb, alone=alone)
             except Exception as error:
-                if attempt == RETRIES - 1 or self.driver.trouble(error) is not Trouble.RETRY:
+                if self.driver.trouble(error) is not Trouble.RETRY:
                     raise
+                if attempt == RETRIES - 1 or time.monotonic() > deadline:
+                    raise DatabaseUnavailable(self.driver.name, str(error).strip()) from error
+            if attempt > 2:
+                time.sleep(random.random() * 0.05)
         raise AssertionError("unreachable")

@@ -269,7 +269,7 @@ SELECT r.state, r.id, 0, 0, 0
   {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state IN ('paused', 'canceled') AND :now > 0""",
         workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
-        lock_worker=f"SELECT id FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
+        lock_worker=f"SELECT id, lease_until FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
         # Served by detent_executions_worker.
         held_by=_claimed("detent_executions e")
