@@ -89,9 +89,10 @@ def _find(
         return looks
 
     office = tx.ask(tx.sql.fence, id=worker)
-    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=trail.timers)
     whole = trail.wanted()
     begun = time.perf_counter()
+    floor = 0 if whole else trail.timers  # a timer from a machine whose clock is behind lies below it
+    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
     # Mostly there is one queue, and no timer due: then this is all that there is to ask.
     first = tx.ask(tx.sql.claim, queue=queues[0], rows=jobs, limit=room) if whole else list
     if not office():
@@ -99,7 +100,7 @@ def _find(
     promoted = _promote(tx, timers(), trail)
     if whole:
         take(queues[0], first())
-        looks = 1 + look(queues if promoted else queues[1:])
+        looks = 2 + look(queues if promoted else queues[1:])  # one for the timers
     else:
         for queue in queues:
             for precedence, floor in trail.places(queue):
