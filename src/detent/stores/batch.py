@@ -353,10 +353,14 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
     if op.worker not in seen.alive:
         return Verdict.STALE
     state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
-    if state == RunState.CANCELED:
+    # (Undoing goes on in a canceled run; only whatever else it does is refused.)
+    if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):
         return Verdict.CANCELED
     for step in op.steps:
-        changes.step(step)
+        if op.reopen:
+            changes.reopen(step)
+        else:
+            changes.step(step)
     for row in op.executions:
         held = state == RunState.PAUSED and row.state != ExecutionState.EXECUTING
         changes.executions.append(replace(row, state=ExecutionState.HELD) if held else row)

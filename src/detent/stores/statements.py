@@ -39,6 +39,7 @@ class Statements(msgspec.Struct, frozen=True):
     insert_runs: str
     insert_executions: str
     upsert_steps: str
+    reopen_steps: str
     end_executions: str
     end_runs: str
     park_executions: str
@@ -142,6 +143,13 @@ SELECT state, outcome FROM detent_executions
         # A record is written once; what was only seen executing, or waits for its retry, gives way.
         upsert_steps=d.upsert_unless(
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
+        ),
+        # What was final gives way once more: before it is written again, in the same transaction.
+        reopen_steps=d.update(
+            "detent_steps",
+            ("run_id", "step_key"),
+            "state = 'retrying'",
+            "t.run_id = x.run_id AND t.step_key = x.step_key",
         ),
         end_executions=d.update(
             "detent_executions",
