@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -143,26 +144,32 @@ class Engine:
         """Drain the worker and close the database; the engine can be opened again."""
         with self._guard:
             services, worker = self._services, self.worker
-            if self._sweeper is not None:
-                self._sweeper.stop()
-                self._sweeper = None
-            if self._deaf is not None:
-                self._deaf.set()  # it ends by itself, at the end of its present piece
-                self._deaf = None
-                if self._listener is not None:
-                    self._listener.hush()
-                    self._listener = None
-            if worker is not None:
-                worker.stop()
-            if services is not None:
-                services.local = None
-                services.committer.close()
-            self.waiters.close()
-            if services is not None:
-                services.close()
-            self.store.close()
-            self._services = self.worker = None
-            self._asked = False
+            with ExitStack() as parts:  # in the reverse order; all of them, whatever one of them raises
+                parts.callback(self._closed)
+                parts.callback(self.store.close)
+                if services is not None:
+                    parts.callback(services.close)
+                parts.callback(self.waiters.close)
+                if services is not None:
+                    parts.callback(services.committer.close)
+                    parts.callback(setattr, services, "local", None)
+                if worker is not None:
+                    parts.callback(worker.stop)
+                if self._sweeper is not None:
+                    parts.callback(self._sweeper.stop)
+                parts.callback(self._stop_listening)
+
+    def _closed(self) -> None:
+        self._services = self.worker = self._sweeper = None
+        self._asked = False
+
+    def _stop_listening(self) -> None:
+        if self._deaf is not None:
+            self._deaf.set()  # it ends by itself, at the end of its present piece
+            self._deaf = None
+            if self._listener is not None:
+                self._listener.hush()
+                self._listener = None
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""

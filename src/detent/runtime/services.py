@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -25,6 +27,9 @@ from .courses import Courses
 from .minds import DeciderMind
 from .processes import Processes
 from .registry import Heroes, Registry
+
+log = logging.getLogger("detent")
+PATIENCE = 5.0  # seconds that async code has to end when the app closes
 
 
 class Local(Protocol):
@@ -151,17 +156,27 @@ class Loop:
             self._own = self._thread = None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
+        try:
+            left = asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=2 * PATIENCE)
+        except TimeoutError:
+            left = ["something that blocks the event loop"]
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=5)
-        loop.close()
+        thread.join(timeout=PATIENCE)
+        if left:
+            log.warning("closed while async code refused to end: %s", ", ".join(left))
+        if not thread.is_alive():
+            loop.close()
 
 
-async def _cancel_all() -> None:
+async def _cancel_all() -> list[str]:
+    """Cancel all tasks, and return the names of those that went on."""
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if not tasks:
+        return []
+    _, left = await asyncio.wait(tasks, timeout=PATIENCE)
+    return [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left]
 
 
 @dataclass
@@ -208,6 +223,7 @@ class Services:
         self.committer.post(Note(events=[line]))
 
     def close(self) -> None:
-        self.loop.close()
-        self.threads.close()
-        self.processes.close()
+        with ExitStack() as parts:  # all of them, whatever one of them raises
+            parts.callback(self.processes.close)
+            parts.callback(self.threads.close)
+            parts.callback(self.loop.close)
