@@ -197,6 +197,10 @@ class Committer:
         while self._take_lead(leader, instead_of=None, if_queued=True):
             self._lead(leader)
 
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
     # Who leads
 
     def _join(self, entry: _Entry) -> None:

@@ -194,6 +194,13 @@ class Driver(Protocol):
         """Whether the database itself has said no: then it is certain that nothing was committed."""
         ...
 
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        """Whether an error has ended the transaction on this connection, or may have.
+
+        If not, it is somebody else's: of another database, or made by the user.
+        """
+        ...
+
     def between_statements(self, connection: Any) -> bool:
         """Whether no statement was cut off on this connection, so that it may be used again."""
         ...

@@ -309,6 +309,10 @@ class MySqlDriver:
         said = isinstance(error, pymysql.MySQLError) and bool(error.args) and isinstance(error.args[0], int)
         return said and error.args[0] > 0 and self.trouble(error) is not Trouble.GONE
 
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        # (An error does not say whether the transaction goes on; a deadlock has ended it.)
+        return not connection.open or self.trouble(error) is Trouble.RETRY
+
     def between_statements(self, connection: Any) -> bool:
         return not connection.asking
 

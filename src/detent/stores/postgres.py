@@ -248,6 +248,9 @@ class PostgresDriver:
         state = getattr(error, "sqlstate", None) if isinstance(error, psycopg.Error) else None
         return state is not None and state not in _UNKNOWN and self.trouble(error) is not Trouble.GONE
 
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS)
+
     def between_statements(self, connection: Any) -> bool:
         status = connection.info.transaction_status
         return status not in (psycopg.pq.TransactionStatus.ACTIVE, psycopg.pq.TransactionStatus.UNKNOWN)

@@ -193,6 +193,9 @@ class SqliteDriver:
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.Error) and self.trouble(error) is not Trouble.GONE
 
+    def broke(self, connection: sqlite3.Connection, error: BaseException) -> bool:
+        return not connection.in_transaction
+
     def between_statements(self, connection: sqlite3.Connection) -> bool:
         return True  # a statement is one call
 
