@@ -1,18 +1,19 @@
 """The committer: many small writes, one transaction.
 
-Every write of the process comes here as an operation.  Whatever has gathered
-while the previous commit was under way goes into the next one; there is no timer,
-so alone an operation is committed at once, and under load batches grow by
-themselves.  An operation is answered only after its commit.
+Every write of the process comes here as an operation.  Operations that arrive while a
+commit is under way go into the next one; there is no timer, so alone an operation is
+committed at once, and under load batches grow by themselves.  An operation is answered
+only after its commit.
 
-A sync caller that finds nobody committing commits by itself and takes along what
-others have queued: a hop to another thread would cost as much as the commit.  When
-it is done it hands on to the next sync caller that waits, or to the committer's
-thread, which serves asyncio callers, because a loop must not block.
+One thread at a time leads: it takes what is queued, commits it, answers it and hands on.
+A sync caller leads by itself where nobody else does: a hop to another thread would cost as
+much as the commit.  The main thread never leads, because a signal handler may raise in any
+line of it; the committer's own thread leads for it, and for asyncio callers.  Any other
+leader that is interrupted by an exception hands on, and its batch is looked up first.
 
-One bad operation does not fail its neighbours: its batch is replayed one by one.
-A database that is gone is waited for; what was cut off in the middle of a commit
-is looked up before it is tried again.
+    the database refuses a batch     it is split in halves, until the bad operation is alone
+    the database is away             wait and try again, until the caller's patience ends
+    the error is no clear answer     look up whether the commit went through, then as above
 """
 
 from __future__ import annotations
@@ -27,71 +28,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .errors import DatabaseUnavailable, InvalidDecision
-from .kernel.decide import Decide, Decided, Enqueue
-from .kernel.model import Operation, Record, Settle, Start
+from .entries import Entry, resolve, size_of
+from .errors import DatabaseUnavailable, DetentError, InvalidDecision
+from .kernel.decide import Decided
+from .kernel.model import Operation, Settled, Verdict
 from .stores.base import Lessor, Trouble
 from .stores.batch import Applied
+from .stores.courses import MustGoAlone, without_repeats
 from .stores.sql import SqlStore
 
 log = logging.getLogger("detent")
 LARGEST_BATCH = 1000
 LARGEST_BYTES = 4 * 1024 * 1024
-FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
-
-
-class Entry:
-    """An operation on its way, and who waits for it."""
-
-    __slots__ = (
-        "_signal",
-        "answer",
-        "cancelled",
-        "deadline",
-        "done",
-        "error",
-        "future",
-        "leads",
-        "loop",
-        "operation",
-        "postponed",
-        "tried",
-    )
-
-    def __init__(self, operation: Operation, patience: float | None) -> None:
-        self.operation = operation
-        self.deadline = None if patience is None else time.monotonic() + patience
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.cancelled = False  # the asyncio caller, while this was on its way
-        self.leads = False
-        self.tried = False  # its commit may have gone through, unseen
-        self.postponed = False  # it goes into the next batch once more
-        self.future: asyncio.Future[Any] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._signal: threading.Lock | None = None
-
-    def prepare_to_wait(self) -> None:
-        self._signal = threading.Lock()
-        self._signal.acquire()
-
-    def wait(self) -> None:
-        assert self._signal is not None
-        self._signal.acquire()
-
-    def wake(self) -> None:
-        if self._signal is not None:
-            self._signal.release()
-
-    @property
-    def waits(self) -> bool:
-        return self._signal is not None
-
-    def outcome(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.answer
+FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two tries while the database is away
+MOST_INTERRUPTIONS = 3  # leaders that an operation may see interrupted before it is given up
+AWAY = (Trouble.GONE, Trouble.RETRY)  # RETRY comes here when the store has given up trying
+_SERVER = Entry(Operation(), None)  # stands for the committer's thread until that has taken over
 
 
 class Committer:
@@ -113,7 +65,8 @@ class Committer:
         self.on_commit = on_commit
         self._mutex = threading.Lock()
         self._queue: deque[Entry] = deque()
-        self._busy = False
+        self._leading: Entry | None = None  # the entry whose caller leads, or is to lead
+        self._batch: list[Entry] = []  # what the leader has taken from the queue
         self._leader: int | None = None  # the thread that commits: deciders run in it
         self._handed_over = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
@@ -124,18 +77,17 @@ class Committer:
         if self._leader == threading.get_ident():
             raise InvalidDecision("?", "decide and evolve write nothing by themselves; return an effect")
         entry = Entry(operation, None if forever else self.patience)
-        with self._mutex:
-            self._queue.append(entry)
-            leads, self._busy = not self._busy, True
-            if not leads:
-                entry.prepare_to_wait()
-        if leads:
-            self._lead()
-        while not entry.done:
-            entry.wait()
-            if entry.leads:  # perhaps for others first: our own turn may come in a later batch
-                entry.leads = False
-                self._lead()
+        entry.may_lead = threading.current_thread() is not threading.main_thread()
+        try:
+            self._join(entry)
+            while not entry.done:
+                if self._leading is entry:
+                    self._lead(entry)  # perhaps for others: our own turn may come in a later batch
+                else:
+                    entry.wait()
+        except BaseException as error:
+            self._leave_surely(entry, error)
+            raise
         return entry.outcome()
 
     async def arun(self, operation: Operation, *, forever: bool = False) -> Any:
@@ -167,7 +119,7 @@ class Committer:
                     entry.future = entry.loop.create_future()
 
     def post(self, operation: Operation, *, forever: bool = False) -> None:
-        """Commit soon, without a caller that waits.  `forever`: also when the database is lost meanwhile."""
+        """Commit some time soon; nobody waits for it.  `forever`: keep it while the database is away."""
         self._post(Entry(operation, None if forever else 0.0))
 
     def close(self) -> None:
@@ -177,87 +129,175 @@ class Committer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        while self._left_over():
-            self._lead()
+        leader = Entry(Operation(), None)
+        while self._take_lead(leader, instead_of=None, if_queued=True):
+            self._lead(leader)
 
-    def _left_over(self) -> bool:
-        """Whether something is queued that nobody leads; if so, we do."""
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
+    # Who leads
+
+    def _join(self, entry: Entry) -> None:
+        """Queue it; where nobody leads, its caller does, or the committer's thread."""
         with self._mutex:
-            leads = bool(self._queue) and not self._busy
-            self._busy = self._busy or leads
-            return leads
+            entry.prepare_to_wait()
+            self._queue.append(entry)
+            if self._leading is not None:
+                return
+            if entry.may_lead or self._closing.is_set() or not self._start_thread():
+                self._leading = entry
+                return
+            self._leading = _SERVER
+        self._handed_over.release()
 
     def _post(self, entry: Entry) -> None:
-        with self._mutex:
-            self._queue.append(entry)
-            leads, self._busy = not self._busy, True
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._serve, name="detent-committer", daemon=True)
-                self._thread.start()
-        if leads:
-            self._handed_over.release()
+        closing = self._closing.is_set()  # then the thread is leaving, and the caller leads
+        try:
+            with self._mutex:
+                if not closing and not self._start_thread():
+                    raise RuntimeError("no thread could be started to commit; the operation was not begun")
+                self._queue.append(entry)
+                if self._leading is None:
+                    self._leading = entry if closing else _SERVER
+        finally:
+            if self._leading is _SERVER:
+                self._handed_over.release()
+        if self._leading is entry:
+            self._lead(entry)
+
+    def _start_thread(self) -> bool:
+        """Whether there is a thread of ours, now."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="detent-committer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the process has as many threads as it may have
+                log.exception("the committer's thread could not be started")
+                return False
+            self._thread = thread
+        return True
 
     def _serve(self) -> None:
+        leader = Entry(Operation(), None)
         while True:
             self._handed_over.acquire()
-            if self._closing.is_set() and not self._busy:
-                return
-            self._lead()
-            if self._closing.is_set():
+            if self._take_lead(leader, instead_of=_SERVER):
+                try:
+                    self._lead(leader)
+                except BaseException as error:  # from the operations: nobody interrupts this thread
+                    for entry in self._batch:
+                        if not entry.answered:
+                            entry.fail(error)
+                    self._leave_surely(leader, error)
+            if self._closing.is_set() and self._leading is not _SERVER:
                 return
 
-    def _lead(self) -> None:
-        """Commit one batch, answer it, and hand on."""
-        entries = self._take()
-        self._leader = threading.get_ident()
-        try:
-            self._commit(entries)
-        except Exception as error:  # a bug; but who waits must hear of it, and the next batch go on
-            log.exception("committing %d operations failed", len(entries))
-            for entry in entries:
-                if entry.answer is None:
-                    entry.error = entry.error or error
-        finally:
+    def _take_lead(self, leader: Entry, *, instead_of: Entry | None, if_queued: bool = False) -> bool:
+        with self._mutex:
+            if self._leading is not instead_of or (if_queued and not self._queue):
+                return False
+            self._leading = leader
+            return True
+
+    def _lead(self, leader: Entry) -> None:
+        """Commit one batch, answer it, and hand on.
+
+        An exception that is no Exception interrupts the leader: `_leave` does the rest.
+        """
+        while self._leading is leader:
+            batch = self._take()
+            self._leader = threading.get_ident()
+            try:
+                self._commit(batch, leader)
+            except Exception as error:  # a bug; every caller gets an answer, and the next batch is committed
+                log.exception("committing %d operations failed", len(batch))
+                for entry in batch:
+                    if not entry.answered:
+                        entry.fail(error)
             self._leader = None
-            self._answer([entry for entry in entries if not entry.postponed])
-            self._put_back([entry for entry in entries if entry.postponed])
-            self._hand_on()
+            self._answer([entry for entry in batch if entry.answered])
+            self._put_back(without=None)
+            self._hand_on(leader)
 
     def _take(self) -> list[Entry]:
+        """Take a batch from the queue.  The entries are in `_batch` before they leave the queue."""
         taken: list[Entry] = []
         size = 0
         with self._mutex:
-            while self._queue and len(taken) < LARGEST_BATCH:
-                size += _size(self._queue[0].operation)
-                if taken and size > LARGEST_BYTES:
+            for entry in self._queue:
+                size += size_of(entry.operation)
+                if len(taken) == LARGEST_BATCH or (taken and size > LARGEST_BYTES):
                     break
-                taken.append(self._queue.popleft())
+                taken.append(entry)
+            self._batch = taken
+            for _ in taken:
+                self._queue.popleft()
         return taken
 
-    def _put_back(self, entries: list[Entry]) -> None:
-        """Queue postponed operations before all others, in their order."""
-        for entry in entries:
-            entry.postponed = False
-            if entry.loop is None and not entry.waits:
-                entry.prepare_to_wait()  # its caller led this batch
+    def _put_back(self, *, without: Entry | None) -> None:
+        """Queue again what is in the batch and has no answer, before what came later."""
         with self._mutex:
-            self._queue.extendleft(reversed(entries))
+            if without is None and all(entry.answered for entry in self._batch):
+                self._batch = []
+                return
+            taken = set(self._batch)
+            again = [entry for entry in self._batch if not entry.answered and entry is not without]
+            rest = [entry for entry in self._queue if entry not in taken and entry is not without]
+            self._queue = deque(again + rest)
+            self._batch = []
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, leader: Entry) -> None:
         with self._mutex:
-            if not self._queue:
-                self._busy = False
+            if self._leading is not leader:
                 return
-            heir = next((entry for entry in self._queue if entry.waits), None)
-            if heir is not None:
-                heir.leads = True
-            elif self._closing.is_set():  # the thread is leaving: close() commits the rest
-                self._busy = False
-                return
-        if heir is not None:
-            heir.wake()
-        else:
+            closing = self._closing.is_set()
+            heir = next((entry for entry in self._queue if entry.waits and (entry.may_lead or closing)), None)
+            if heir is None and self._queue:
+                heir = leader if closing else _SERVER  # while closing, the thread is leaving
+            self._leading = heir
+        self._wake_leader()
+
+    def _wake_leader(self) -> None:
+        leading = self._leading
+        if leading is _SERVER:
             self._handed_over.release()
+        elif leading is not None:
+            leading.wake()
+
+    def _leave_surely(self, entry: Entry, error: BaseException) -> None:
+        """Leave, also where a further exception interrupts that."""
+        for _ in range(100):
+            try:
+                self._leave(entry, error)
+                return
+            except BaseException as again:
+                error = again
+
+    def _leave(self, entry: Entry, error: BaseException) -> None:
+        """The caller goes without its answer; if it was the leader, others go on with the batch.
+
+        Every line may be interrupted, and then all of it is done once more.
+        """
+        if self._leading is entry:
+            self._leader = None
+            for other in self._batch:
+                if not other.answered and other is not entry:
+                    other.doubted = other.retried = True
+                    other.interruptions += 1
+                    if other.interruptions > MOST_INTERRUPTIONS:
+                        other.fail(error)
+            self._answer([other for other in self._batch if other.answered])
+            self._put_back(without=entry)
+            self._hand_on(entry)
+            if self._leading is entry:  # while closing, and with callers on a loop only
+                self._lead(entry)
+        else:
+            with self._mutex:
+                if entry in self._queue:
+                    self._queue.remove(entry)
+        self._wake_leader()  # whoever is to lead now may not have been woken yet
 
     def _answer(self, entries: Sequence[Entry]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
@@ -269,129 +309,196 @@ class Committer:
                 entry.wake()
         for loop, group in loops.items():
             try:
-                loop.call_soon_threadsafe(_resolve, group)
+                loop.call_soon_threadsafe(resolve, group)
             except RuntimeError:  # that loop is over, nobody waits there any more
                 continue
 
-    def _commit(self, entries: list[Entry]) -> None:
+    # One batch
+
+    def _commit(self, entries: list[Entry], leader: Entry | None = None) -> None:
+        """Answer every entry: commit them together if possible, else in parts, in their order.
+
+        A leader whose own patience has ended leaves the rest to the next one.
+        """
+        groups = [entries]  # the next one last
+        wait = FIRST_WAIT
+        while groups and not (leader is not None and leader.done):
+            group = [entry for entry in groups.pop() if not entry.answered]
+            if not group:
+                continue
+            error = self._try(group)
+            if error is None:
+                wait = FIRST_WAIT
+                groups.append(self._to_look_up(group))
+                continue
+            group = [entry for entry in group if not entry.answered]
+            if self._is_away(error):
+                self._pause(group, error, wait)
+                wait = min(wait * 2, LONGEST_WAIT)
+                groups.append(group)
+            elif len(group) > 1:
+                groups += reversed(_parts(group, error))
+            elif group:
+                again = self._refuse(group[0], error)
+                if again is not None:
+                    self._pause(group, again, wait)
+                    wait = min(wait * 2, LONGEST_WAIT)
+                    groups.append(group)
+
+    def _try(self, group: list[Entry]) -> Exception | None:
+        """Commit what has not been committed; return why that failed."""
+        try:
+            for entry in group:
+                self._look_up(entry)
+        except Exception as error:
+            return error
+        group = [entry for entry in group if not entry.answered]
+        if not group:
+            return None
         try:
             applied = self._store.apply(
-                [entry.operation for entry in entries],
+                [entry.operation for entry in group],
                 helpers_wanted=self.helpers_wanted(),
                 lessor=self.lessor(),
             )
         except Exception as error:
-            self._recover(entries, error)
-        except BaseException as error:  # each caller raises it for itself
-            for entry in entries:
-                entry.error = error
-        else:
-            self._applied(entries, applied)
+            if not self._is_clear(error):
+                for entry in group:
+                    entry.doubted = entry.retried = True
+            return error
+        self._applied(group, applied)
+        return None
 
     def _applied(self, entries: list[Entry], applied: Applied) -> None:
         for entry, answer in zip(entries, applied.answers, strict=True):
             if isinstance(answer, Exception):
-                entry.error = answer
+                entry.fail(answer)
             elif isinstance(answer, Decided) and answer.postponed is not None:
-                entry.postponed = True
+                # It stays without an answer, and goes into the next batch.
                 entry.operation = replace(entry.operation, upto=answer.postponed)
             else:
-                entry.answer = answer
-        self.on_commit([entry.operation for entry in entries], applied)
+                entry.succeed(answer)
+        self._tell([entry.operation for entry in entries], applied)
 
-    def _recover(self, entries: list[Entry], error: Exception) -> None:
-        trouble = self._store.driver.trouble(error)
-        if trouble is Trouble.GONE:
-            self._wait_for_database(entries, error)
-        elif len(entries) > 1:
-            for entry in entries:
-                self._commit([entry])
-        elif trouble is Trouble.UNIQUE:
-            self._explain(entries[0], error)
-        else:
-            entries[0].error = error
-
-    def _explain(self, entry: Entry, error: Exception) -> None:
-        """Something with that key exists: say what, or find that it is ours."""
+    def _tell(self, operations: Sequence[Operation], applied: Applied) -> None:
+        """Pass on what was committed.  Nothing that goes wrong there makes it uncommitted."""
+        told = False
         try:
-            found = self._store.explain_conflict(entry.operation)
-        except Exception as broken:
-            found = broken
-        if isinstance(found, Exception):
-            entry.error = found
-        elif found is not None:
-            entry.answer = found
-        else:
-            entry.error = error
+            self.on_commit(operations, applied)
+            told = True
+        except Exception:
+            log.exception("what follows %d committed operations failed", len(operations))
+        finally:
+            lessor = self.lessor() if applied.leased and not told else None
+            if lessor is not None:
+                lessor.astray([row.token for row, _ in applied.leased if row.token is not None])
 
-    def _wait_for_database(self, entries: list[Entry], error: Exception) -> None:
-        """Try again until it is back; who is out of patience is told."""
-        wait = FIRST_WAIT
-        waiting = entries
-        for entry in waiting:
-            entry.tried = True
-        while waiting:
-            now = time.monotonic()
-            for entry in waiting:
-                if (entry.deadline is not None and now >= entry.deadline) or self._closing.is_set():
-                    entry.error = _unavailable(self._store, error)
-            waiting = [entry for entry in waiting if entry.error is None]
-            if not waiting:
-                return
-            self._closing.wait(wait)
-            wait = min(wait * 2, LONGEST_WAIT)
-            try:
-                waiting = [entry for entry in waiting if not self._went_through(entry)]
-            except Exception as again:
-                if self._store.driver.trouble(again) not in (Trouble.GONE, Trouble.RETRY):
-                    raise
-                error = again
-                continue
-            for entry in waiting:
-                entry.tried = False
-            if waiting:
-                self._commit(waiting)
+    def _is_away(self, error: Exception) -> bool:
+        return self._store.driver.trouble(error) in AWAY
+
+    def _is_clear(self, error: Exception) -> bool:
+        """Whether it is certain that nothing was committed."""
+        return isinstance(error, MustGoAlone) or (
+            not isinstance(error, DatabaseUnavailable)
+            and (isinstance(error, DetentError) or self._store.driver.refused(error))
+        )
+
+    def _look_up(self, entry: Entry) -> None:
+        """Find out whether an operation in doubt was committed, and answer it if so."""
+        if not entry.doubted or entry.answered:
             return
+        answer = self._store.already_applied(entry.operation)
+        entry.doubted = False
+        if answer is not None:
+            entry.succeed(answer)
+            self._tell([entry.operation], Applied([answer], made_ready=True))
 
-    def _went_through(self, entry: Entry) -> bool:
-        answer = self._store.already_applied(entry.operation) if entry.tried else None
-        if answer is None:
-            return False
-        entry.answer = answer
-        self.on_commit([entry.operation], Applied([answer], made_ready=True))
-        return True
+    def _to_look_up(self, group: list[Entry]) -> list[Entry]:
+        """Those who were told that another came first, and may have been that other themselves.
+
+        A commit in doubt may still be under way in the server when it is looked up.
+        """
+        found = [entry for entry in group if entry.retried and _came_second(entry.answer)]
+        for entry in found:
+            entry.answered, entry.retried, entry.doubted = False, False, True
+        return found
+
+    def _refuse(self, entry: Entry, error: Exception) -> Exception | None:
+        """Answer an operation that failed alone; return why it cannot be answered yet."""
+        try:
+            entry.doubted = entry.doubted or entry.retried
+            self._look_up(entry)
+            if entry.answered:
+                return None
+            found: Any = None
+            if self._store.driver.trouble(error) is Trouble.UNIQUE:
+                # Something with that key exists: say what, or find that it is ours.
+                found = self._store.explain_conflict(entry.operation)
+        except Exception as broken:
+            if self._is_away(broken):
+                return broken
+            found = broken
+        if found is None:
+            entry.fail(error)
+        elif isinstance(found, Exception):
+            entry.fail(found)
+        else:
+            entry.succeed(found)
+        return None
+
+    def _pause(self, entries: Sequence[Entry], error: Exception, wait: float) -> None:
+        """Wait before the next try; whoever is out of patience is told."""
+        now = time.monotonic()
+        deadlines = [entry.deadline for entry in entries if entry.deadline is not None]
+        self._answer(self._give_up([*entries, *self._impatient(now)], now, error))
+        if any(not entry.answered for entry in entries):
+            left = [deadline - now for deadline in deadlines if deadline > now]
+            self._closing.wait(min([wait, *left]))
+
+    def _give_up(self, entries: Sequence[Entry], now: float, error: Exception) -> list[Entry]:
+        """Fail those whose patience has ended, and return them."""
+        given_up: list[Entry] = []
+        for entry in entries:
+            ended = (entry.deadline is not None and now >= entry.deadline) or self._closing.is_set()
+            if ended and not entry.answered:
+                entry.fail(_unavailable(self._store, error))
+                given_up.append(entry)
+        return given_up
+
+    def _impatient(self, now: float) -> list[Entry]:
+        """Take from the queue those who cannot wait until it is their turn."""
+        with self._mutex:
+            found = [e for e in self._queue if e.deadline is not None and now >= e.deadline]
+            if found:
+                self._batch += found
+                self._queue = deque(entry for entry in self._queue if entry not in found)
+        return found
 
 
-def _resolve(entries: Sequence[Entry]) -> None:
-    for entry in entries:
-        if entry.future is not None and not entry.future.done():
-            if entry.error is not None:
-                entry.future.set_exception(entry.error)
-            else:
-                entry.future.set_result(entry.answer)
+def _parts(group: list[Entry], error: Exception) -> list[list[Entry]]:
+    """Two parts of a batch that failed; each run's operations stay in their order."""
+    if isinstance(error, MustGoAlone):
+        first = set(without_repeats([entry.operation for entry in group], error.runs))
+        parts = [
+            [entry for place, entry in enumerate(group) if place in first],
+            [entry for place, entry in enumerate(group) if place not in first],
+        ]
+        if all(parts):
+            return parts
+    half = len(group) // 2
+    return [group[:half], group[half:]]
+
+
+def _came_second(answer: Any) -> bool:
+    """Whether an answer says that the operation changed nothing, because it was done before."""
+    if isinstance(answer, Settled):
+        return answer.verdict is Verdict.STALE
+    if isinstance(answer, Decided):
+        return answer.stale
+    return isinstance(answer, list) and any(not started.created for started in answer)
 
 
 def _unavailable(store: SqlStore, error: Exception) -> Exception:
     if isinstance(error, DatabaseUnavailable):
         return error
     return DatabaseUnavailable(store.driver.name, str(error).strip())
-
-
-def _size(operation: Operation) -> int:
-    """About how many bytes an operation puts into the batch."""
-    if isinstance(operation, Record):
-        steps = operation.steps
-        size = sum(
-            len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
-        )
-        size += sum(len(row.input or "") for row in operation.executions)
-        return size + (_size(operation.children) if operation.children is not None else 0)
-    if isinstance(operation, Start):
-        return sum(len(run.input) for run in operation.runs)
-    if isinstance(operation, Settle):
-        return len(operation.plan.result or "")
-    if isinstance(operation, Decide):
-        return sum(len(given.text or "") for given in operation.inputs)
-    if isinstance(operation, Enqueue):
-        return len(operation.input.data or "")
-    return 0

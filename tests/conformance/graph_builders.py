@@ -184,8 +184,10 @@ class Taker:
         self.tokens.append(f"{self.id}-lease-{len(self.tokens)}-{id(self)}")
         return Lease(worker=self.id, token=self.tokens[-1])
 
-    def give_back(self, leases: int) -> None:
-        self.room += leases
+    def give_back(self, tokens: Iterable[str]) -> None:
+        self.room += len(list(tokens))
 
     def astray(self, tokens: Iterable[str]) -> None:
-        self.lost += tokens
+        lost = list(tokens)
+        self.give_back(lost)
+        self.lost += lost

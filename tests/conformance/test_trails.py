@@ -90,6 +90,19 @@ def test_what_lies_elsewhere_is_found_as_soon_as_there_is_time_to_look_over_ever
     assert claim(store, trail) == ["b"]
 
 
+def test_a_timer_from_a_machine_whose_clock_is_behind_is_found_by_looking_over_everything(
+    store: SqlStore, trail: Trail, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is due long before the last timer that became ready, and every look stays dear."""
+    monkeypatch.setattr(trail, "looked", lambda seconds: Trail.looked(trail, 2 * DEAR))
+    schedule(store, "a", NOW + 60 * SECOND, state="timer")
+    assert claim(store, trail) == ["a"]
+    schedule(store, "b", NOW + 54 * SECOND, state="timer")
+    assert claim(store, trail) == []
+    clock.now += 1
+    assert claim(store, trail) == ["b"]
+
+
 def test_what_lies_elsewhere_is_found_though_there_is_enough_to_do_without_it(
     store: SqlStore, trail: Trail, clock: Clock
 ) -> None:

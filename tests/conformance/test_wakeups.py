@@ -14,11 +14,11 @@ import pytest
 
 from detent.clock import SystemClock
 from detent.kernel.model import Start, WorkerRow
-from detent.stores.base import Listener, Office, Tx
+from detent.stores.base import KEEP_BUSY, Listener, Office, Tx
 from detent.stores.mysql import MySqlListener
 from detent.stores.neighbours import Ear, LockFiles
 from detent.stores.sql import SqlStore
-from detent.worker.heart import Heart
+from detent.worker.heart import SUSPECTED, Heart
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -264,6 +264,7 @@ def heart_of(store: SqlStore, worker: WorkerRow, on_lost: Callable[[], WorkerRow
         on_pulse=lambda pulse: None,
         on_rescue=lambda again: None,
         on_lost=on_lost,
+        on_doubt=lambda: None,
     )
     heart._office.take(worker)
     store.register(worker)
@@ -287,16 +288,76 @@ def hearts(
         heart._office.leave()
 
 
-def test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_second_beat(
+def test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat(
     store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow, nobody: WorkerRow
 ) -> None:
     mine, other = hearts
     mine.beat()
+    lease = lease_of(store, worker)
     cut_off(store, mine._office)
     eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
     mine.beat()
-    mine.beat()
     assert other._office.vacant([worker]) == set()
+    assert lease_of(store, worker) > lease
+
+
+def lease_of(store: SqlStore, worker: WorkerRow) -> int:
+    [until] = [row.lease_until for row in store.workers() if row.id == worker.id]
+    return until
+
+
+def test_nobody_is_dead_who_renewed_the_lease_after_the_look(
+    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+) -> None:
+    """Only its sign of life is gone.  It was missed for long when the lease is renewed."""
+    mine, other = hearts
+    cut_off(store, mine._office)
+    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    other.beat()
+    other._suspects[worker.id] = (0.0, lease_of(store, worker))
+    store.renew(worker.id, lease=31 * SECOND, now=time.time_ns() // 1000)
+    other.beat()
+    assert worker.id in {row.id for row in store.workers()}
+    found_dead = lease_of(store, worker)
+    store.renew(worker.id, lease=32 * SECOND, now=time.time_ns() // 1000)
+    assert store.bury(worker.id, max_recoveries=5, now=NOW, unless_renewed=found_dead) is None
+    assert worker.id in {row.id for row in store.workers()}
+
+
+def test_a_worker_that_shows_no_sign_of_life_for_a_while_is_dead(
+    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+) -> None:
+    mine, other = hearts
+    cut_off(store, mine._office)
+    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    for _ in range(3):  # however many looks there are in a moment
+        other.beat()
+    assert worker.id in {row.id for row in store.workers()}
+    since, lease = other._suspects[worker.id]
+    other._suspects[worker.id] = (since - SUSPECTED, lease)
+    other.beat()
+    assert worker.id not in {row.id for row in store.workers()}
+
+
+def test_the_session_of_a_sign_of_life_is_used_now_and_then(store: SqlStore, worker: WorkerRow) -> None:
+    """A server ends sessions that are idle; seeing the lock from another session does not keep it."""
+    office = store.driver.office()
+    if isinstance(office, LockFiles):
+        return
+    office.take(worker)
+    office.seen()
+    office._used_at -= KEEP_BUSY  # type: ignore[attr-defined]
+    looked: list[bool] = []
+    alive = office._alive  # type: ignore[attr-defined]
+
+    def look() -> bool:
+        looked.append(alive())
+        return looked[-1]
+
+    office._alive = look  # type: ignore[attr-defined]
+    assert not office.take(worker)
+    assert looked == [True]
+    office.leave()
 
 
 def test_who_is_seen_to_live_costs_no_more_than_the_pulse(

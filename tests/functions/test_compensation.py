@@ -11,6 +11,7 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import CompensationFailed, DeadlineExceeded, InvalidState, RunCanceled, RunPaused
+from detent.runtime import undo
 from tests.functions.world import (
     SOON,
     Apps,
@@ -150,6 +151,46 @@ def test_canceling_a_run_that_sleeps_undoes_it(apps: Apps, shop: Shop, is_async:
     run.cancel()
     assert isinstance(failure(run), RunCanceled)
     eventually(lambda: shop.undone == ["refund 1 receipt-1"], "it is undone")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_a_compensation_that_fails_in_a_canceled_run_is_tried_until_it_succeeds(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    monkeypatch.setattr(undo, "PATIENCE", 100_000)
+    tries: list[int] = []
+
+    @step(retry=Retry(attempts=1))
+    def refund(order: int) -> None:
+        tries.append(order)
+        if len(tries) < 4:
+            raise ConnectionError("the bank is away")
+
+    @step
+    def charge(order: int) -> int:
+        return order
+
+    charge = charge.compensate_with(refund)
+
+    @workflow(id="flow")
+    def flow() -> None:
+        charge(1)
+        detent.sleep(hours=1)
+
+    @workflow(id="flow")
+    async def aflow() -> None:
+        await charge.aio(1)
+        await detent.aio.sleep(hours=1)
+
+    chosen: Any = aflow if is_async else flow
+    app = apps(chosen)
+    run = app.start(chosen)
+    wait_parked(run)
+    run.cancel()
+    eventually(lambda: len(tries) == 4, "it is tried until it succeeds")
+    executions = "SELECT COUNT(*) FROM detent_executions WHERE state NOT IN ('completed', 'canceled')"
+    eventually(lambda: app.engine.store.read(lambda tx: tx.query(executions)) == [(0,)], "it is over")
+    assert len(tries) == 4
 
 
 def test_canceling_a_run_that_executes_undoes_what_it_did(apps: Apps, shop: Shop) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -25,6 +26,7 @@ from detent.errors import (
     RunNotFound,
     TransactionMisused,
 )
+from detent.runtime import bodies
 from detent.stores.opening import open_store
 from detent.worker import heart
 from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, result
@@ -460,3 +462,107 @@ def test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own(
     run = first.options(id="draw").start(lottery)
     eventually(lambda: len(drawn) == 3, "the first worker has tried again")
     assert (result(run), seen) == (2, [2])
+
+
+def lost_elsewhere(url: str) -> Exception:
+    """What the driver of this database raises when another server, or another file, is away."""
+    if url.startswith("postgresql"):
+        return psycopg.OperationalError("server closed the connection unexpectedly")
+    if url.startswith("mysql"):
+        return pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
+    try:
+        sqlite3.connect("/nowhere/at/all.db").close()
+    except sqlite3.OperationalError as error:
+        return error
+    raise AssertionError("it exists")
+
+
+def test_a_lost_connection_to_another_database_is_an_error_of_the_step(apps: Apps, url: str) -> None:
+    """Our own connection is well: the step failed, and its policy says how often it is tried again."""
+    calls: list[int] = []
+
+    @step(transactional=True, retry=Retry(attempts=2, first=timedelta(0)))
+    def debit(tx: Any) -> None:
+        calls.append(1)
+        raise lost_elsewhere(url)
+
+    @workflow
+    def flow() -> None:
+        debit()
+
+    run = apps(flow).start(flow)
+    failure(run)
+    eventually(lambda: is_over(run))
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_connection_that_is_lost_each_time_ends_the_step(
+    apps: Apps, url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(bodies, "_LONGEST_WAIT", 0.01)
+    calls: list[int] = []
+
+    def lose(tx: Any) -> None:
+        calls.append(1)
+        tx.execute(INSERT.format("anna"))
+        if url.startswith("sqlite"):
+            tx.connection.rollback()
+        else:
+            tx.connection.close()
+        raise lost_elsewhere(url)
+
+    @step(transactional=True)
+    def debit(tx: Any) -> None:
+        lose(tx)
+
+    @step(transactional=True)
+    async def adebit(tx: Any) -> None:
+        lose(tx._sync)
+
+    @workflow
+    def flow() -> None:
+        debit()
+
+    @workflow
+    async def aflow() -> None:
+        await adebit()
+
+    chosen: Any = flow if kind == "def" else aflow
+    run = apps(chosen).start(chosen)
+    failure(run)
+    eventually(lambda: is_over(run))
+    assert len(calls) == bodies.MOST_CONFLICTS + 1
+    assert ledger() == []
+
+
+def test_a_canceled_run_is_not_tried_again(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
+    monkeypatch.setattr(bodies, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(bodies, "MOST_CONFLICTS", 1_000_000)
+    calls: list[int] = []
+
+    @step(transactional=True)
+    def debit(tx: Any) -> None:
+        calls.append(1)
+        if url.startswith("sqlite"):
+            tx.connection.rollback()
+        else:
+            tx.connection.close()
+        raise lost_elsewhere(url)
+
+    @workflow
+    def flow() -> None:
+        debit()
+
+    app = apps(flow)
+    run = app.start(flow)
+    eventually(lambda: len(calls) > 2, "it is tried again")
+    run.cancel()
+    worker = app.engine.worker
+    assert worker is not None
+    eventually(lambda: not worker.holds(run.id), "it has ended")
+    count = len(calls)
+    time.sleep(0.1)
+    assert len(calls) == count

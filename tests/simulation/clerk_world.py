@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from detent.commit import Entry
 from detent.engine.deciding import decision_of, enqueuing_of
+from detent.entries import Entry
 from detent.errors import NotADeadLetter
 from detent.kernel.decide import Decide, Enqueue, EventRow
 from detent.kernel.model import Claimed, ExecutionRow, Operation, Settle, Settled, Verdict, WorkerRow
@@ -69,7 +69,9 @@ class Worker(SimWorker):
     letters: list[Held] = field(default_factory=list)
 
     def astray(self, tokens: Iterable[str]) -> None:
-        self.process.store.disclaim(self.id, set(tokens))
+        lost = set(tokens)
+        self.give_back(lost)
+        self.process.store.disclaim(self.id, lost)
 
 
 class Process:
@@ -297,9 +299,14 @@ class World:
 
     def _check_answers(self, answered: Sequence[Answered], fault: str | None) -> None:
         expected: dict[Entry, Any] = {}
-        alone = fault == BROKEN  # one after the other, and not together
+        # A batch that broke is tried again in halves.
+        half = len(answered) // 2 if fault == BROKEN else 0
         # In a batch, what a letter has failed with stands before all decisions; an inbox stands where it is.
-        ordered = sorted(answered, key=lambda one: not (alone or _stands_first(one[0].operation)))
+        ordered = [
+            one
+            for part in (answered[:half], answered[half:])
+            for one in sorted(part, key=lambda one: not _stands_first(one[0].operation))
+        ]
         for entry, held in ordered:
             if not isinstance(entry.error, Broken):
                 expected[entry] = self._expected(entry.operation, held)
@@ -312,7 +319,7 @@ class World:
             if held is not None:
                 held.refused = entry not in expected or _was_refused(wanted)
             if entry in expected:
-                self._check_answer(entry, wanted, lost=fault in (CUT, GONE))
+                self._check_answer(entry, wanted, lost=fault in (CUT, GONE, BROKEN))
 
     def _left_no_trace(self, operation: Operation, wanted: Any) -> bool:
         """Whether an operation did nothing by which it is known to have been committed."""

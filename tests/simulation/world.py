@@ -82,9 +82,9 @@ class SimWorker:
         self.lent[token] = None
         return Lease(worker=self.id, token=token)
 
-    def give_back(self, leases: int) -> None:
-        self.room += leases
-        for token in list(self.lent)[-leases:] if leases else []:
+    def give_back(self, tokens: Iterable[str]) -> None:
+        for token in tokens:
+            self.room += 1
             del self.lent[token]
 
     def astray(self, tokens: Iterable[str]) -> None:

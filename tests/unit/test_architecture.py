@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "decisions deciders projections",
         "stores",
     ),
-    ("commit",),
+    ("commit entries",),
     ("runtime",),
     ("worker",),
     ("engine",),

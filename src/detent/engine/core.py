@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -53,7 +54,7 @@ from ..kernel.model import (
 from ..runtime.failures import decode_error, raisable
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
-from ..runtime.spawning import claimed_of, lease_locally
+from ..runtime.spawning import claimed_of, lease_locally, tokens_of
 from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from ..stores.base import Listener, Trouble
@@ -166,27 +167,33 @@ class Engine:
         """Drain the worker and close the database; the engine can be opened again."""
         with self._guard:
             services, worker = self._services, self.worker
-            if self._sweeper is not None:
-                self._sweeper.stop()
-                self._sweeper = None
-            if self._deaf is not None:
-                self._deaf.set()  # it ends by itself, at the end of its present piece
-                self._deaf = None
-                if self._listener is not None:
-                    self._listener.hush()
-                    self._listener = None
-            if worker is not None:
-                worker.stop()
-            if services is not None:
-                services.local = None
-                services.committer.close()
-            self.waiters.close()
-            if services is not None:
-                services.close()
-            self.store.close()
-            self._services = self.worker = None
-            self._asked = False
-            self._entered = 0
+            with ExitStack() as parts:  # in the reverse order; all of them, whatever one of them raises
+                parts.callback(self._closed)
+                parts.callback(self.store.close)
+                if services is not None:
+                    parts.callback(services.close)
+                parts.callback(self.waiters.close)
+                if services is not None:
+                    parts.callback(services.committer.close)
+                    parts.callback(setattr, services, "local", None)
+                if worker is not None:
+                    parts.callback(worker.stop)
+                if self._sweeper is not None:
+                    parts.callback(self._sweeper.stop)
+                parts.callback(self._stop_listening)
+
+    def _closed(self) -> None:
+        self._services = self.worker = self._sweeper = None
+        self._asked = False
+        self._entered = 0
+
+    def _stop_listening(self) -> None:
+        if self._deaf is not None:
+            self._deaf.set()  # it ends by itself, at the end of its present piece
+            self._deaf = None
+            if self._listener is not None:
+                self._listener.hush()
+                self._listener = None
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
@@ -387,9 +394,9 @@ class Engine:
         if local is not None:
             for run_id in created & start.compiled.keys():
                 self.services.courses.keep(run_id, start.compiled[run_id])
-            local.give_back(len(leased) - len(mine))
+            local.give_back(tokens_of(leased) - tokens_of(mine))
             if answers is None:  # unknown whether it was committed, where the database was lost
-                local.astray([row.token for row in leased if row.token is not None])
+                local.astray(tokens_of(leased))
             runs = {run.id: run for run in start.runs}
             local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
         if answers is None:

@@ -12,6 +12,7 @@
     │   └── UnknownQueue           the app does not declare that queue
     ├── DatabaseError
     │   ├── DatabaseUnavailable    it could not be reached, after retries
+    │   ├── EncodingUnfit          the database cannot store every text
     │   ├── SchemaTooOld           run `detent migrate`
     │   ├── SchemaTooNew           upgrade the package
     │   └── MigrationChanged       an applied migration is not what it was
@@ -95,6 +96,7 @@ from .roots import (
     DatabaseUnavailable,
     DefinitionError,
     DetentError,
+    EncodingUnfit,
     ExportUnfit,
     InvalidArgument,
     InvalidOption,
@@ -155,6 +157,7 @@ __all__ = [
     "DeadlineExceeded",
     "DefinitionError",
     "DetentError",
+    "EncodingUnfit",
     "ExportUnfit",
     "ExpressionError",
     "GraphInvalid",

@@ -111,6 +111,20 @@ class DatabaseUnavailable(DatabaseError):
 
 
 @facts
+class EncodingUnfit(DatabaseError):
+    """A database that cannot store all text."""
+
+    database: str
+    encoding: str
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.database!r} has the encoding {self.encoding}, which cannot store all text; "
+            f"create it with the encoding UTF8: CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
+@facts
 class SchemaTooOld(DatabaseError):
     found: int
     needed: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -21,9 +22,9 @@ from .services import Services
 from .transactions import AsyncTransaction, Transaction, in_transaction
 
 log = logging.getLogger("detent.worker")
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
 CLEANUP = 5.0  # seconds that an async body may take to end after its timeout has cancelled it
-MOST_CONFLICTS = 20  # deadlocks and serialisation failures in a row that a transactional step may meet
+MOST_CONFLICTS = 20  # calls of a transactional body that may end in a conflict or a lost connection
 
 
 def call(services: Services, body: Body) -> Any:
@@ -191,50 +192,92 @@ class _Outdated(Exception):
     """Nothing of it was written: the same again, by the graph that the run has now."""
 
 
+class _Own(Exception):
+    """An error of the user's that looks like trouble with a database, and is none of ours."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def _in_transaction(services: Services, body: TransactionalBody) -> Any:
     """The user's writes and the record of the step: one transaction.
 
-    Where the connection is lost, the journal tells whether the commit went through.
+    Where the connection is lost, the journal tells whether the commit went through.  If not, the body is
+    called again: a limited number of times, after a wait, and not for a run that was canceled meanwhile.
     """
-    wait, conflicts = _FIRST_WAIT, 0
-    value: Any = None
+    tries = _Tries(services, body)
     while True:
         try:
-            with services.store.transaction() as tx:
-                value = _with_tx(services, body, tx)
-                operation = body.finish(value)
-                answer = services.store.apply_within(tx, operation)
-                verdict = getattr(answer, "verdict", answer)
-                if verdict is Verdict.OUTDATED and body.look_again is not None:
-                    raise _Outdated
-                if verdict is not Verdict.APPLIED:
-                    raise Abandoned
-                if getattr(answer, "run_state", None) == RunState.CANCELED:
-                    raise Canceled  # what is recorded as canceled has written nothing
-            # Our listener hears only of what others commit.
-            services.committer.on_commit([operation], Applied([answer], made_ready=tx.made_ready))
-            return value
+            return _attempt(services, body, tries)
         except _Outdated:
             assert body.look_again is not None
             body.look_again()
-            continue
+        except _Own as own:
+            raise own.error from None
         except Exception as error:
             trouble = services.store.driver.trouble(error)
-            if trouble is Trouble.RETRY and conflicts < MOST_CONFLICTS:
-                conflicts += 1  # rolled back whole, in favour of another transaction
-                continue
-            if trouble is not Trouble.GONE:
+            if trouble not in (Trouble.GONE, Trouble.RETRY):
                 raise
+            # RETRY: rolled back whole, in favour of another transaction.
+            if trouble is Trouble.GONE and tries.was_recorded():
+                return tries.value
+            tries.count(error)
+
+
+def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
+    with services.store.transaction() as tx:
+        tries.begun += 1
+        value = tries.value = _with_tx(services, body, tx)
+        operation = body.finish(value)
+        answer = services.store.apply_within(tx, operation)
+        verdict = getattr(answer, "verdict", answer)
+        if verdict is Verdict.OUTDATED and body.look_again is not None:
+            raise _Outdated
+        if verdict is not Verdict.APPLIED:
+            raise Abandoned
+        if getattr(answer, "run_state", None) == RunState.CANCELED:
+            raise Canceled  # what is recorded as canceled has written nothing
+    # Our listener hears only of what others commit.
+    services.committer.on_commit([operation], Applied([answer], made_ready=tx.made_ready))
+    return value
+
+
+class _Tries:
+    """How often a transactional body was called in vain, and the waits in between."""
+
+    def __init__(self, services: Services, body: TransactionalBody) -> None:
+        self._services = services
+        self._body = body
+        self._wait = _FIRST_WAIT
+        self.begun = 0  # calls of the body, or about to be
+        self.value: Any = None
+
+    def was_recorded(self) -> bool:
+        """Ask until the database is back."""
         while True:
-            time.sleep(wait)
-            wait = min(wait * 2, _LONGEST_WAIT)
+            self._sleep()
             try:
-                if body.recorded():
-                    return value
-                break
+                return self._body.recorded()
             except Exception as error:
-                if services.store.driver.trouble(error) is not Trouble.GONE:
+                if self._services.store.driver.trouble(error) is not Trouble.GONE:
                     raise
+
+    def count(self, error: Exception) -> None:
+        """Get ready for another try, or raise."""
+        if self.begun > MOST_CONFLICTS:
+            raise error
+        step, run = self._body.step.name, self._body.context.run.id
+        log.warning("run %s: the transaction of step %r was lost; once more (%s)", run, step, error)
+        self._sleep()
+        if self._body.context.cancel_requested:  # (nothing of it was committed)
+            raise Canceled
+
+    def _sleep(self) -> None:
+        if self._services.committer.closing:
+            raise Abandoned
+        time.sleep(self._wait * random.uniform(0.5, 1.0))
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
 
 
 def _with_tx(services: Services, body: TransactionalBody, tx: Tx) -> Any:
@@ -245,5 +288,10 @@ def _with_tx(services: Services, body: TransactionalBody, tx: Tx) -> Any:
             return _on_loop(services, body, AsyncTransaction(tx, services.threads))
         arguments = given(step, body.context, body.args, Transaction(tx))
         return _inside(body.context, lambda: step.function(*arguments, **body.kwargs))
+    except Exception as error:
+        driver = services.store.driver
+        if driver.trouble(error) in (Trouble.GONE, Trouble.RETRY) and not driver.broke(tx.connection, error):
+            raise _Own(error) from error
+        raise
     finally:
         in_transaction.reset(token)

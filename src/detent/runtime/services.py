@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -28,6 +29,7 @@ from .processes import Processes
 from .registry import Heroes, Registry
 
 log = logging.getLogger("detent.worker")
+PATIENCE = 5.0  # seconds that async code has to end when the app closes
 
 
 class Local(Protocol):
@@ -40,10 +42,10 @@ class Local(Protocol):
     def deliver(self, claimed: Sequence[Claimed]) -> None: ...
 
     def astray(self, tokens: Iterable[str]) -> None:
-        """Whether these leases were committed is not known."""
+        """Whether these leases were committed is not known; their slots are free again."""
         ...
 
-    def give_back(self, leases: int) -> None:
+    def give_back(self, tokens: Iterable[str]) -> None:
         """The commit did not come to pass: the slots are free again."""
         ...
 
@@ -79,12 +81,20 @@ class Threads:
                 self._idle -= 1
             else:
                 number = self._count = self._count + 1
-        self._jobs.put((future, job))
         if number:
-            # A context of its own: a thread of ours must not count as one of the workflow's.
-            start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
-            contextvars.Context().run(start)
+            self._start(number)  # first: a job that was refused must not be done by another thread later
+        self._jobs.put((future, job))
         return future
+
+    def _start(self, number: int) -> None:
+        # A context of its own: a thread of ours must not count as one of the workflow's.
+        start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
+        try:
+            contextvars.Context().run(start)
+        except BaseException:
+            with self._guard:
+                self._count -= 1
+            raise
 
     def close(self) -> None:
         with self._guard:
@@ -154,17 +164,27 @@ class Loop:
             self._own = self._thread = None
         if loop is None or thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
+        try:
+            left = asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=2 * PATIENCE)
+        except TimeoutError:
+            left = ["something that blocks the event loop"]
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=5)
-        loop.close()
+        thread.join(timeout=PATIENCE)
+        if left:
+            log.warning("closed while async code refused to end: %s", ", ".join(left))
+        if not thread.is_alive():
+            loop.close()
 
 
-async def _cancel_all() -> None:
+async def _cancel_all() -> list[str]:
+    """Cancel all tasks, and return the names of those that went on."""
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    if not tasks:
+        return []
+    _, left = await asyncio.wait(tasks, timeout=PATIENCE)
+    return [getattr(task.get_coro(), "__qualname__", task.get_name()) for task in left]
 
 
 @dataclass
@@ -223,6 +243,7 @@ class Services:
                 log.exception("on_error itself failed", extra=facts)
 
     def close(self) -> None:
-        self.loop.close()
-        self.threads.close()
-        self.processes.close()
+        with ExitStack() as parts:  # all of them, whatever one of them raises
+            parts.callback(self.processes.close)
+            parts.callback(self.threads.close)
+            parts.callback(self.loop.close)

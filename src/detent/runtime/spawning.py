@@ -193,13 +193,17 @@ def flush(frame: FrameCore) -> Routine[None]:
     finally:
         frame.carrying -= 1
         if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
-            frame.services.local.give_back(len(leased))
+            frame.services.local.astray(tokens_of(leased))
     frame.answered(answer)
     runs = {run.id: run for run in outgoing.runs}
     if leased and frame.services.local is not None:
         held = [row for row in leased if row.state == ExecutionState.EXECUTING]
-        frame.services.local.give_back(len(leased) - len(held))  # a pause came between
+        frame.services.local.give_back(tokens_of(leased) - tokens_of(held))  # a pause came between
         frame.services.local.deliver([claimed_of(row, runs.get(row.run_id) or frame.claimed) for row in held])
+
+
+def tokens_of(leased: Sequence[NewExecution]) -> set[str]:
+    return {row.token for row in leased if row.token is not None}
 
 
 def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewExecution]:

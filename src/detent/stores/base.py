@@ -6,13 +6,14 @@ transaction; the verbs (sql.py and its neighbours) are written once over both.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,10 +22,15 @@ from ..kernel.model import Lease, Operation, WorkerRow
 from .queries import Queries
 from .statements import Statements
 
+T = TypeVar("T")
+log = logging.getLogger("detent")
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
 OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
+KEEP_BUSY = 30.0  # seconds after which that session is used, whoever saw it: servers end idle ones
 STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
+LOCK_WAIT = 5  # seconds that a statement of ours waits for a lock before it is tried again
+RETRIED_FOR = 10.0  # seconds after which what is tried again and again counts as a database that is away
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
 
@@ -40,8 +46,8 @@ class Trouble(Enum):
 class Office(Protocol):
     """Which workers live.  A worker's sign of life dies with its process, without a clock."""
 
-    def take(self, worker: WorkerRow) -> None:
-        """Show that this worker lives, for as long as this process does; twice renews it."""
+    def take(self, worker: WorkerRow) -> bool:
+        """Show that this worker lives, for as long as this process does; whether that had to be renewed."""
         ...
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
@@ -72,12 +78,12 @@ class Lessor(Protocol):
         """
         ...
 
-    def give_back(self, leases: int) -> None:
+    def give_back(self, tokens: Iterable[str]) -> None:
         """The commit did not come to pass: the slots are free again."""
         ...
 
     def astray(self, tokens: Iterable[str]) -> None:
-        """Whether these leases were committed is not known."""
+        """Whether these leases were committed is not known; their slots are free again."""
         ...
 
 
@@ -104,14 +110,13 @@ class Offer:
 
     def renewed(self) -> Offer:
         """For another try: what the one before has taken is free again."""
-        self._lessor.give_back(len(self._taken))
+        self._lessor.give_back(self._taken)
         self._taken = []
         return self
 
     def withdraw(self) -> None:
         """It failed, perhaps after its commit: look for these leases soon."""
         taken, self._taken = self._taken, []
-        self._lessor.give_back(len(taken))
         if taken:
             self._lessor.astray(taken)
 
@@ -188,6 +193,21 @@ class Driver(Protocol):
         ...
 
     def trouble(self, error: BaseException) -> Trouble: ...
+
+    def refused(self, error: BaseException) -> bool:
+        """Whether the database itself has said no: then it is certain that nothing was committed."""
+        ...
+
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        """Whether an error has ended the transaction on this connection, or may have.
+
+        If not, it is somebody else's: of another database, or made by the user.
+        """
+        ...
+
+    def between_statements(self, connection: Any) -> bool:
+        """Whether no statement was cut off on this connection, so that it may be used again."""
+        ...
 
     def is_missing_table(self, error: BaseException) -> bool: ...
 
@@ -387,6 +407,28 @@ class Lane:
                 self._undo(connection, error)
                 raise
 
+    def perform(self, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
+        """Run a verb in a transaction; `alone`: it is a single statement.
+
+        One frame holds the lock from its beginning to its end: an exception that somebody sets in this
+        thread cannot come between, as it could in a generator that is suspended.
+        """
+        with self._lock:
+            connection = self._open()
+            tx = Tx(self._driver, connection)
+            try:
+                if alone:
+                    return verb(tx)
+                self._driver.begin(connection)
+                answer = verb(tx)
+                self._driver.commit(connection)
+            except BaseException as error:
+                self._undo(connection, error)
+                raise
+            if tx.news:
+                self._tell(tx)
+            return answer
+
     def _tell(self, tx: Tx) -> None:
         """Wake others.  It is committed: whatever goes wrong now must not look as if it were not."""
         try:
@@ -410,14 +452,17 @@ class Lane:
         return self._connection
 
     def _undo(self, connection: Any, error: BaseException) -> None:
+        """Roll back; a connection on which that fails, or a statement was cut off, is given up."""
+        driver = self._driver
+        if driver.trouble(error) is Trouble.GONE or not driver.between_statements(connection):
+            self.drop()
+            return
         try:
-            if self._driver.trouble(error) is not Trouble.GONE:
-                self._driver.rollback(connection)
-                return
-        except Exception as broken:
-            if self._driver.trouble(broken) is Trouble.OTHER:
+            driver.rollback(connection)
+        except BaseException as broken:
+            self.drop()
+            if not isinstance(broken, Exception):
                 raise
-        self.drop()
 
     def drop(self) -> None:
         """Close the connection; the next use opens another."""
@@ -425,9 +470,8 @@ class Lane:
         if connection is not None:
             try:
                 connection.close()
-            except Exception as error:
-                if self._driver.trouble(error) is Trouble.OTHER:
-                    raise
+            except Exception as error:  # it is of no use any more, whatever is wrong with it
+                log.debug("closing a connection failed: %s", error)
 
     def close(self) -> None:
         with self._lock:

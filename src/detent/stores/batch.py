@@ -353,10 +353,14 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
     if op.worker not in seen.alive:
         return Verdict.STALE
     state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
-    if state == RunState.CANCELED:
+    # (Undoing goes on in a canceled run; only whatever else it does is refused.)
+    if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):
         return Verdict.CANCELED
     for step in op.steps:
-        changes.step(step)
+        if op.reopen:
+            changes.reopen(step)
+        else:
+            changes.step(step)
     for row in op.executions:
         held = state == RunState.PAUSED and row.state != ExecutionState.EXECUTING
         changes.executions.append(replace(row, state=ExecutionState.HELD) if held else row)
@@ -540,10 +544,8 @@ def already_applied(tx: Tx, op: Operation) -> Any:
     if isinstance(op, Decide | Enqueue):
         return decided_already(tx, op)
     if isinstance(op, Start):
-        known = _known_runs(tx, [Start(runs=op.runs, executions=[], chosen=True)])
-        if all(known.get(run.id) == (run.type, run.input) for run in op.runs):
-            return [Started(id=run.id, created=True) for run in op.runs]
-    elif isinstance(op, Record):
+        return _already_started(tx, op)
+    if isinstance(op, Record):
         if op.executions or op.children:
             nodes = {row.node for row in op.executions} | {run.parent_key for run in _children(op)}
             rows = tx.query(tx.sql.journal, rows=batch([{"id": op.run_id}]))
@@ -556,6 +558,19 @@ def already_applied(tx: Tx, op: Operation) -> Any:
         if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:
             return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)
     return None
+
+
+def _already_started(tx: Tx, op: Start) -> list[Started] | None:
+    """A chosen id may have been taken by another start, and then this one did not begin the run.
+
+    The moment of its creation tells: nobody else has planned the same run in the same microsecond.
+    """
+    rows = tx.query(tx.sql.created_runs, rows=batch([{"id": run.id} for run in op.runs]))
+    found = {row[0]: tuple(row[1:]) for row in rows}
+    ours = {run.id for run in op.runs if found.get(run.id) == (run.type, run.input, run.created_at)}
+    if not ours or any(run.id not in found for run in op.runs):
+        return None
+    return [Started(id=run.id, created=run.id in ours) for run in op.runs]
 
 
 def _children(op: Record) -> list[NewRun]:

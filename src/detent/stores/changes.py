@@ -45,7 +45,7 @@ class Changes(msgspec.Struct):
     messages: list[dict[str, Any]] = field(default_factory=list)
     consumed: list[dict[str, Any]] = field(default_factory=list)
     settled: Counter[tuple[str, str]] = field(default_factory=Counter)
-    reopened: list[tuple[str, str]] = field(default_factory=list)
+    reopened: list[dict[str, str]] = field(default_factory=list)
     unwaited: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
     canceled: set[str] = field(default_factory=set)
@@ -65,6 +65,11 @@ class Changes(msgspec.Struct):
         known = self.steps.get((step.run_id, step.key))
         if known is None or known.state not in FINAL:
             self.steps[step.run_id, step.key] = step
+
+    def reopen(self, step: Step) -> None:
+        """Overwrite a record that was final: a failed undoing is tried again."""
+        self.reopened.append({"run_id": step.run_id, "step_key": step.key})
+        self.steps[step.run_id, step.key] = step
 
     def advanced(self, advance: Advance) -> None:
         """Take over what was planned for a graph's run."""
@@ -110,6 +115,7 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.graphs.insert_ended, sorted(changes.ended, key=execution_order)),
         (sql.graphs.insert_graphs, changes.graphs),
         (sql.graphs.put_counts, [changes.counts[key] for key in sorted(changes.counts)]),
+        (sql.reopen_steps, changes.reopened),
         (sql.upsert_steps, [changes.steps[key] for key in sorted(changes.steps)]),
         # (A run's own messages stay in the order of sending.)
         (sql.insert_messages, sorted(changes.messages, key=lambda sent: sent["run_id"])),

@@ -9,7 +9,7 @@ when they want some.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from ..kernel.advance import Advance, Count, End
 from ..kernel.graph import END, Graph
 from ..kernel.heal import Past
-from ..kernel.model import RunEnd, Settle, SettlePlan
+from ..kernel.model import Operation, Park, Record, RunEnd, Send, Settle, SettlePlan
 from ..kernel.settle import Outcome
 from .base import Tx, batch
 from .changes import Changes
@@ -25,7 +25,34 @@ from .healing import Recorded, heal_run, past
 
 
 class MustGoAlone(Exception):
-    """A run that is recounted takes one settle in a transaction: the batch is to be taken apart."""
+    """A run that is recounted takes one settle in a transaction; these runs have more in the batch."""
+
+    def __init__(self, runs: Collection[str]) -> None:
+        super().__init__(f"several settles of {len(runs)} runs that are to be recounted")
+        self.runs = frozenset(runs)
+
+
+def without_repeats(operations: Sequence[Operation], runs: Collection[str]) -> list[int]:
+    """The places of the operations that can go together: one settle of each of these runs at most.
+
+    What follows in a run behind its second settle has to wait too.
+    """
+    places: list[int] = []
+    settled: set[str] = set()
+    behind: set[str] = set()
+    for place, op in enumerate(operations):
+        run = _run_of(op)
+        if run in runs and isinstance(op, Settle):
+            (behind if run in settled else settled).add(run)
+        if run not in behind:
+            places.append(place)
+    return places
+
+
+def _run_of(op: Operation) -> str:
+    if isinstance(op, Settle | Park):
+        return op.key.run_id
+    return op.run_id if isinstance(op, Record | Send) else ""
 
 
 class Going:
@@ -42,8 +69,8 @@ class Going:
         self._hashes: dict[str, dict[str, str]] = {}
         if outdated:
             settling = Counter(op.key.run_id for op in settles)
-            if any(settling[run] > 1 for run in outdated):
-                raise MustGoAlone
+            if repeated := [run for run in outdated if settling[run] > 1]:
+                raise MustGoAlone(repeated)
         self._read(settles)
 
     def _read(self, settles: Sequence[Settle]) -> None:

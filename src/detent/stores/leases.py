@@ -90,9 +90,10 @@ def _find(
         return looks
 
     office = tx.ask(tx.sql.fence, id=worker)
-    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=trail.timers)
     whole = trail.wanted()
     begun = time.perf_counter()
+    floor = 0 if whole else trail.timers  # a timer from a machine whose clock is behind lies below it
+    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
     # Mostly there is one queue, and no timer due: then this is all that there is to ask.
     first = tx.ask(tx.sql.claim, queue=queues[0], rows=jobs, limit=room) if whole else list
     if not office():
@@ -100,7 +101,7 @@ def _find(
     promoted = _promote(tx, timers(), trail)
     if whole:
         take(queues[0], first())
-        looks = 1 + look(queues if promoted else queues[1:])
+        looks = 2 + look(queues if promoted else queues[1:])  # one for the timers
     else:
         for queue in queues:
             for precedence, floor in trail.places(queue):
@@ -185,12 +186,13 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
             tx.run(tx.sql.cancel_executions, id=c.run_id, now=c.started_at, keep="")
 
 
-def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> None:
-    """Hand back what is leased under these tokens: the answer to their claim was lost on its way."""
+def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> int:
+    """Hand back what is leased under these tokens, and say how much: nobody knows of it here."""
     held: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
     lost = [c for c in held if c.token in tokens]
     if lost:
         release(tx, lost)
+    return len(lost)
 
 
 def _lock_runs(tx: Tx, claimed: Sequence[Claimed]) -> dict[str, str]:
@@ -202,12 +204,22 @@ def _key(claimed: Claimed) -> tuple[str, str, int]:
     return claimed.run_id, claimed.node, claimed.attempt
 
 
-def bury(tx: Tx, worker: str, *, counted: bool, max_recoveries: int, now: int) -> list[NewExecution] | None:
+def bury(
+    tx: Tx,
+    worker: str,
+    *,
+    counted: bool,
+    max_recoveries: int,
+    now: int,
+    unless_renewed: int | None = None,
+) -> list[NewExecution] | None:
     """Take a worker out of office and give its executions back; `counted` where it died.
 
-    None when somebody else did it.  Executions of paused runs come back held.
+    None when somebody else did it, or it has renewed its lease since it was found dead.  Executions of
+    paused runs come back held.
     """
-    if not tx.query(tx.sql.lock_worker, id=worker):
+    found_alive = tx.query(tx.sql.lock_worker, id=worker)
+    if not found_alive or unless_renewed not in (None, found_alive[0][1]):
         return None
     tx.run(tx.sql.delete_worker, id=worker)
     found: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))

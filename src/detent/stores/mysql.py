@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
+    KEEP_BUSY,
+    LOCK_WAIT,
     OFFICE_LOOK,
     STOPPED_AFTER,
     Listener,
@@ -54,6 +56,7 @@ _RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024})
 _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
 _GONE |= {1290, 1792, 1836, 1044, 1045, 1049, 1698}
 _LISTENING = "detent listens"
+IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
 
 
 class MySqlDialect:
@@ -178,6 +181,30 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
         made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else _unchecked()
         return made
 
+    asking = False  # a command was sent, and its answer not read to the end
+
+    def _execute_command(self, command: Any, sql: Any) -> None:
+        self.asking = True
+        super()._execute_command(command, sql)
+
+    def query(self, sql: Any, unbuffered: bool = False) -> int:
+        try:
+            changed: int = super().query(sql, unbuffered)
+        except pymysql.MySQLError:  # the server's own answer, or one after which the connection is closed
+            self.asking = False
+            raise
+        self.asking = False
+        return changed
+
+    def _read_ok_packet(self) -> Any:
+        try:
+            answer = super()._read_ok_packet()
+        except pymysql.MySQLError:
+            self.asking = False
+            raise
+        self.asking = False
+        return answer
+
 
 @cache
 def _unchecked() -> ssl.SSLContext:
@@ -236,6 +263,15 @@ class MySqlDriver:
             self.largest = int(largest) - 65_536
             if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
+        self.unhurried(connection)
+
+    def unhurried(self, connection: Any) -> None:
+        """Our own timeouts, whatever the server has for others."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION wait_timeout = {IDLE_FOR}, innodb_lock_wait_timeout = {LOCK_WAIT}")
+            cursor.execute("SELECT @@version")
+            mariadb = "mariadb" in cursor.fetchone()[0].lower()
+            cursor.execute(f"SET SESSION {'max_statement_time' if mariadb else 'max_execution_time'} = 0")
 
     def begin(self, connection: Any) -> None:
         connection.begin()
@@ -277,6 +313,17 @@ class MySqlDriver:
         if isinstance(code, int) and 2000 <= code < 3000:
             return Trouble.GONE
         return Trouble.OTHER
+
+    def refused(self, error: BaseException) -> bool:
+        said = isinstance(error, pymysql.MySQLError) and bool(error.args) and isinstance(error.args[0], int)
+        return said and error.args[0] > 0 and self.trouble(error) is not Trouble.GONE
+
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        # (An error does not say whether the transaction goes on; a deadlock has ended it.)
+        return not connection.open or self.trouble(error) is Trouble.RETRY
+
+    def between_statements(self, connection: Any) -> bool:
+        return not connection.asking
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE
@@ -392,16 +439,21 @@ class NamedLocks:
         self._connection: Any = None
         self._mine: int | None = None
         self._sure_until = 0.0
+        self._used_at = 0.0
 
-    def take(self, worker: WorkerRow) -> None:
-        if self._mine == worker.lock_no and (time.monotonic() < self._sure_until or self._alive()):
-            return
+    def take(self, worker: WorkerRow) -> bool:
+        now = time.monotonic()
+        sure = now < self._sure_until and now - self._used_at < KEEP_BUSY
+        if self._mine == worker.lock_no and (sure or self._alive()):
+            return False
         self.leave()
         # At once or not: a session of ours that was cut off may hold it still, and then somebody
         # vouches for us; the next time we ask again.
         if self._ask("SELECT GET_LOCK(%s, 0)", worker) == 1:
             self._mine = worker.lock_no
-            self._sure_until = time.monotonic() + OFFICE_LOOK
+            self._used_at = time.monotonic()
+            self._sure_until = self._used_at + OFFICE_LOOK
+        return True
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
@@ -424,12 +476,14 @@ class NamedLocks:
             self._connection.ping(reconnect=False)
         except pymysql.MySQLError:
             return False
-        self._sure_until = time.monotonic() + OFFICE_LOOK
+        self._used_at = time.monotonic()
+        self._sure_until = self._used_at + OFFICE_LOOK
         return True
 
     def _ask(self, statement: str, worker: WorkerRow) -> Any:
         if self._connection is None or not self._connection.open:
             self._connection = self._driver.connect()
+            self._driver.unhurried(self._connection)
             self._mine = None
         with self._connection.cursor() as cursor:
             cursor.execute(statement, [f"detent.{worker.lock_no}"])

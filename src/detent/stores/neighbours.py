@@ -194,10 +194,10 @@ class LockFiles:
         self._folder = folder
         self._mine: tuple[Path, int] | None = None
 
-    def take(self, worker: WorkerRow) -> None:
+    def take(self, worker: WorkerRow) -> bool:
         path = self._path(worker.id)
         if self._mine is not None and self._mine[0] == path and path.exists():
-            return
+            return False
         self.leave()
         self._folder.mkdir(exist_ok=True)
         while True:
@@ -208,6 +208,7 @@ class LockFiles:
                 break
             os.close(file)
         self._mine = (path, file)
+        return True
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if not self._locked(self._path(worker.id))}
@@ -254,8 +255,8 @@ def _lies_at(file: int, path: Path) -> bool:
 class NoOffice:
     """One process: workers live as long as it does."""
 
-    def take(self, worker: WorkerRow) -> None:
-        pass
+    def take(self, worker: WorkerRow) -> bool:
+        return False
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import DatabaseUnavailable, MissingDriver
+from ..errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
 from .base import (
+    KEEP_BUSY,
+    LOCK_WAIT,
     OFFICE_LOOK,
     STOPPED_AFTER,
     Listener,
@@ -47,6 +49,7 @@ else:
 _RETRY = ("40", "55P03", "57014")
 # Connections, shutdown, a full disk, too many clients, I/O; a server that became a read-only standby.
 _GONE = ("08", "57P", "53", "58", "25006", "25P03")
+_UNKNOWN = ("40003", "08007")  # the server itself does not know whether it committed
 _CHANNEL = "detent"
 _TYPES = {"int": "bigint", "long": "text", "text": "text"}
 _HELD_LOCKS = (
@@ -161,7 +164,13 @@ class PostgresDriver:
             prepare_threshold=None if self._pgbouncer else 3,
             connect_timeout=5,
             application_name="detent",
+            client_encoding="utf8",
         )
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            name = connection.info.dbname
+            connection.close()
+            raise EncodingUnfit(name, encoding or "unknown")
         self.own.add(connection.info.backend_pid)
         return connection
 
@@ -176,7 +185,17 @@ class PostgresDriver:
             # A process that is stopped in the middle of a transaction does not hold up the others.
             connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_AFTER}s'")
             connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
+            self.unhurried(connection)
             connection.session = Session(connection)
+
+    def unhurried(self, connection: Any) -> None:
+        """Our own timeouts, whatever the role or the database has for others."""
+        limits = [f"SET lock_timeout = '{LOCK_WAIT}s'", "SET statement_timeout = 0"]
+        if connection.info.server_version >= 140000:
+            limits.append("SET idle_session_timeout = 0")
+        if connection.info.server_version >= 170000:
+            limits.append("SET transaction_timeout = 0")
+        connection.execute("; ".join(limits))
 
     def begin(self, connection: Any) -> None:
         command = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -229,6 +248,17 @@ class PostgresDriver:
             return Trouble.GONE
         return Trouble.OTHER
 
+    def refused(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None) if isinstance(error, psycopg.Error) else None
+        return state is not None and state not in _UNKNOWN and self.trouble(error) is not Trouble.GONE
+
+    def broke(self, connection: Any, error: BaseException) -> bool:
+        return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS)
+
+    def between_statements(self, connection: Any) -> bool:
+        status = connection.info.transaction_status
+        return status not in (psycopg.pq.TransactionStatus.ACTIVE, psycopg.pq.TransactionStatus.UNKNOWN)
+
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pg_errors.UndefinedTable)
 
@@ -252,6 +282,9 @@ class PostgresDriver:
 
     @contextmanager
     def migration_lock(self, tx: Tx) -> Iterator[None]:
+        tx.query(
+            "SELECT set_config('lock_timeout', '0', true)"
+        )  # others may migrate, and users work, for long
         tx.query("SELECT pg_advisory_xact_lock(%(key)s)", key=_MIGRATION_LOCK)
         yield  # the commit releases it
 
@@ -289,29 +322,36 @@ class AdvisoryLocks:
         self._connection: Any = None
         self._mine: int | None = None
         self._sure_until = 0.0
+        self._used_at = 0.0
 
-    def take(self, worker: WorkerRow) -> None:
-        if self._mine == worker.lock_no and (time.monotonic() < self._sure_until or self._alive()):
-            return
+    def take(self, worker: WorkerRow) -> bool:
+        now = time.monotonic()
+        sure = now < self._sure_until and now - self._used_at < KEEP_BUSY
+        if self._mine == worker.lock_no and (sure or self._alive()):
+            return False
         self.leave()
         # Not the blocking form: a session of ours that was cut off may hold it still, and then
         # somebody vouches for us; the next time we ask again.
         rows = self._open().execute("SELECT pg_try_advisory_lock(%s)", [worker.lock_no]).fetchall()
         if rows[0][0]:
             self._mine = worker.lock_no
-            self._sure_until = time.monotonic() + OFFICE_LOOK
+            self._used_at = time.monotonic()
+            self._sure_until = self._used_at + OFFICE_LOOK
+        return True
 
     def _alive(self) -> bool:
         try:
             self._connection.execute("SELECT 1")
         except psycopg.Error:
             return False
-        self._sure_until = time.monotonic() + OFFICE_LOOK
+        self._used_at = time.monotonic()
+        self._sure_until = self._used_at + OFFICE_LOOK
         return True
 
     def _open(self) -> Any:
         if self._connection is None or self._connection.closed:
             self._connection = self._driver.connect()
+            self._driver.unhurried(self._connection)
             self._mine = None
         return self._connection
 
@@ -352,8 +392,8 @@ class Pause:
 class LeaseOnly:
     """Where a session proves nothing: a dead worker is known by its lease."""
 
-    def take(self, worker: WorkerRow) -> None:
-        pass
+    def take(self, worker: WorkerRow) -> bool:
+        return False
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()

@@ -152,7 +152,10 @@ class Session:
                 result = pgconn.exec_prepared(call.name, call.values)
         else:
             self._send(call)
-            result = self._connection.wait(generators.execute(pgconn))[-1]
+            results = self._connection.wait(generators.execute(pgconn))
+            if not results:
+                raise self._lost()
+            result = results[-1]
         self._answered(call, result)
 
     def _send(self, call: Call) -> None:
@@ -201,7 +204,8 @@ class Session:
     def _next(self, *, between: bool = True) -> pq.abc.PGresult:
         """The next answer, and (`between`) the end of its statement."""
         result = self._result()
-        assert result is not None
+        if result is None:  # the server has ended the session, and said why in the answer before
+            raise self._lost()
         if between:
             while self._result() is not None:
                 pass
@@ -212,6 +216,11 @@ class Session:
             self._wait(select.POLLIN)
             self._pgconn.consume_input()
         return self._pgconn.get_result()
+
+    def _lost(self) -> psycopg.OperationalError:
+        """There are fewer answers than statements."""
+        said = self._pgconn.get_error_message().strip()
+        return psycopg.OperationalError(said or "the connection was lost before the answer came")
 
     def _wait(self, events: int) -> int:
         poll = select.poll()

@@ -6,6 +6,8 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -43,7 +45,7 @@ from . import (
     streams,
 )
 from . import migrate as migrations
-from .base import Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
+from .base import RETRIED_FOR, Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
 from .healing import known_jobs
 from .trail import Trail
 
@@ -128,8 +130,7 @@ class SqlStore:
         if quick is None:
             return None
         try:
-            with self._writer.autocommit() as tx:
-                return quick(tx)
+            return self._writer.perform(quick, alone=True)
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.RETRY:
                 raise
@@ -151,8 +152,7 @@ class SqlStore:
 
     def already_applied(self, operation: Operation) -> Any:
         """The answer to an operation whose commit was cut off, if it went through; reads only."""
-        with self._writer.transaction() as tx:
-            return batches.already_applied(tx, operation)
+        return self._writer.perform(lambda tx: batches.already_applied(tx, operation))
 
     # Claims and leases
 
@@ -196,9 +196,14 @@ class SqlStore:
         """Hand executions back that were not begun; twice does nothing."""
         self._again(self._claims, lambda tx: leases.release(tx, claimed))
 
-    def disclaim(self, worker: str, tokens: Collection[str]) -> None:
+    def disclaim(self, worker: str, tokens: Collection[str]) -> int:
         """Hand back what was leased under tokens whose claim was cut off; twice does nothing."""
-        self._again(self._claims, lambda tx: leases.disclaim(tx, worker, tokens))
+        return self._again(self._claims, lambda tx: leases.disclaim(tx, worker, tokens))
+
+    def held_tokens(self, worker: str) -> set[str]:
+        """The tokens of all that a worker holds."""
+        with self._reading() as tx:
+            return {row[0] for row in tx.query(tx.sql.held_tokens, worker=worker)}
 
     def register(self, worker: WorkerRow) -> None:
         """Put a worker into office; twice is an error."""
@@ -219,12 +224,28 @@ class SqlStore:
         )
 
     def bury(
-        self, worker: str, *, max_recoveries: int, now: int, counted: bool = True
+        self,
+        worker: str,
+        *,
+        max_recoveries: int,
+        now: int,
+        counted: bool = True,
+        unless_renewed: int | None = None,
     ) -> list[NewExecution] | None:
-        """Take a worker out of office and give its work back; twice: None."""
+        """Take a worker out of office and give its work back; twice: None.
+
+        `unless_renewed`: only as long as its lease ends then, as when it was found dead.
+        """
         return self._again(
             self._beats,
-            lambda tx: leases.bury(tx, worker, counted=counted, max_recoveries=max_recoveries, now=now),
+            lambda tx: leases.bury(
+                tx,
+                worker,
+                counted=counted,
+                max_recoveries=max_recoveries,
+                now=now,
+                unless_renewed=unless_renewed,
+            ),
         )
 
     def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
@@ -622,12 +643,19 @@ class SqlStore:
         return answer
 
     def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
-        """Run a verb in a transaction; a deadlock or a busy database means: once more."""
+        """Run a verb in a transaction; a deadlock or a busy database means: once more.
+
+        Where that never ends, the database is as good as away.
+        """
+        deadline = time.monotonic() + RETRIED_FOR
         for attempt in range(RETRIES):
             try:
-                with lane.autocommit() if alone else lane.transaction() as tx:
-                    return verb(tx)
+                return lane.perform(verb, alone=alone)
             except Exception as error:
-                if attempt == RETRIES - 1 or self.driver.trouble(error) is not Trouble.RETRY:
+                if self.driver.trouble(error) is not Trouble.RETRY:
                     raise
+                if attempt == RETRIES - 1 or time.monotonic() > deadline:
+                    raise DatabaseUnavailable(self.driver.name, str(error).strip()) from error
+            if attempt > 2:
+                time.sleep(random.random() * 0.05)
         raise AssertionError("unreachable")

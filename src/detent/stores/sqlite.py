@@ -194,6 +194,15 @@ class SqliteDriver:
     def packet_size(self, connection: Any, text: str) -> int:
         return len(text.encode())
 
+    def refused(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.Error) and self.trouble(error) is not Trouble.GONE
+
+    def broke(self, connection: sqlite3.Connection, error: BaseException) -> bool:
+        return not connection.in_transaction
+
+    def between_statements(self, connection: sqlite3.Connection) -> bool:
+        return True  # a statement is one call
+
     def adapt(self, fragment: str) -> str:
         return fragment
 

@@ -33,12 +33,14 @@ class Statements(msgspec.Struct, frozen=True):
     # Batches
     fence: str
     known_runs: str
+    created_runs: str
     lock_runs: str
     lock_executions: str
     delivered: str
     insert_runs: str
     insert_executions: str
     upsert_steps: str
+    reopen_steps: str
     end_executions: str
     end_runs: str
     park_executions: str
@@ -75,6 +77,7 @@ class Statements(msgspec.Struct, frozen=True):
     lock_worker: str
     delete_worker: str
     held_by: str
+    held_tokens: str
     progressed: str
     release: str
     # Control
@@ -114,6 +117,9 @@ def build(d: Dialect) -> Statements:
         fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
         known_runs=f"""
 SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+        created_runs=f"""
+SELECT r.id, r.type, r.input, r.created_at
+  FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
         # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
         # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
         # which is that of Python: by code point, whatever the database's own collation.
@@ -139,6 +145,13 @@ SELECT state, outcome FROM detent_executions
         # A record is written once; what was only seen executing, or waits for its retry, gives way.
         upsert_steps=d.upsert_unless(
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
+        ),
+        # What was final gives way once more: before it is written again, in the same transaction.
+        reopen_steps=d.update(
+            "detent_steps",
+            ("run_id", "step_key"),
+            "state = 'retrying'",
+            "t.run_id = x.run_id AND t.step_key = x.step_key",
         ),
         end_executions=d.update(
             "detent_executions",
@@ -269,11 +282,12 @@ SELECT r.state, r.id, 0, 0, 0
   {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state IN ('paused', 'canceled') AND :now > 0""",
         workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
-        lock_worker=f"SELECT id FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
+        lock_worker=f"SELECT id, lease_until FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
         # Served by detent_executions_worker.
         held_by=_claimed("detent_executions e")
         + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
+        held_tokens="SELECT token FROM detent_executions WHERE worker = :worker AND state = 'executing'",
         # Which attempts got somewhere before their worker died.
         progressed=f"""
 SELECT DISTINCT x.run_id, x.attempt

@@ -84,5 +84,5 @@ class Trail:
 
     @property
     def timers(self) -> int:
-        """Where to go on among timers, whatever the look."""
+        """Where to go on among timers, unless it is a look over everything."""
         return self._timers - MARGIN if self.dear else 0

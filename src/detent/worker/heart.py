@@ -18,7 +18,10 @@ from ..stores.base import Trouble
 from ..stores.sql import SqlStore
 
 log = logging.getLogger("detent.worker")
-BEAT = 1.4  # seconds; a worker is dead when two looks in a row say so
+BEAT = 1.4  # seconds
+# A worker that lost only its lock session shows itself again by its next beat.  So one is dead when all
+# looks during this time say so, and its lease was not renewed meanwhile.
+SUSPECTED = 1.5 * BEAT
 RETRY = 0.25  # seconds between two tries to reach a lost database
 
 
@@ -37,6 +40,7 @@ class Heart:
         on_pulse: Callable[[Pulse], None],
         on_rescue: Callable[[list[NewExecution]], None],
         on_lost: Callable[[], WorkerRow],
+        on_doubt: Callable[[], None],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -47,8 +51,9 @@ class Heart:
         self._on_pulse = on_pulse
         self._on_rescue = on_rescue
         self._on_lost = on_lost
+        self._on_doubt = on_doubt
         self._office = store.driver.office()
-        self._suspects: set[str] = set()
+        self._suspects: dict[str, tuple[float, int]] = {}  # since when, and until when its lease ran then
         self._renewed = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="detent-heart", daemon=True)
@@ -72,7 +77,7 @@ class Heart:
         while not self._stopping.wait(wait):
             try:
                 self.beat()
-                wait = BEAT
+                wait = BEAT / 2 if self._suspects else BEAT
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("worker %s: a heartbeat failed", self._worker.id)
@@ -81,11 +86,12 @@ class Heart:
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
                 self._office.doubt()
+                self._on_doubt()
                 wait = RETRY
 
     def beat(self) -> None:
         """One look at the world."""
-        self._office.take(self._worker)
+        taken = self._office.take(self._worker)
         pulse = self._look()
         mine = [held for id, _, _, held in pulse.workers if id == self._worker.id]
         if not mine:
@@ -95,7 +101,9 @@ class Heart:
             self._office.seen()
         else:
             self._office.doubt()
-        if time.monotonic() - self._renewed > self._lease / 4e6:
+            taken = self._office.take(self._worker) or taken
+        # Others may have missed our sign of life: the lease tells them that we are here.
+        if taken or time.monotonic() - self._renewed > self._lease / 4e6:
             self._renewed = time.monotonic()
             if not self._store.renew(self._worker.id, lease=self._lease, now=_wall()):
                 self._lost()
@@ -134,11 +142,20 @@ class Heart:
         unseen = [other for other in others if other.id not in living]
         silent = self._office.vacant(unseen) if unseen else set()
         expired = {other.id for other in others if other.lease_until < pulse.now}
-        # A sign of life may be missing for a moment while a worker reconnects.
-        dead = (silent & self._suspects) | expired
-        self._suspects = silent - dead
+        now, leases = time.monotonic(), {other.id: other.lease_until for other in others}
+        self._suspects = {
+            id: self._suspects[id] if self._suspects.get(id, (0.0, 0))[1] == leases[id] else (now, leases[id])
+            for id in silent
+        }
+        dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED} | expired
         for worker in sorted(dead):
-            again = self._store.bury(worker, max_recoveries=self._max_recoveries, now=self._clock.now())
+            self._suspects.pop(worker, None)
+            again = self._store.bury(
+                worker,
+                max_recoveries=self._max_recoveries,
+                now=self._clock.now(),
+                unless_renewed=leases[worker],
+            )
             if again is not None:
                 log.warning("worker %s is dead; %d executions go on elsewhere", worker, len(again))
                 self._on_rescue(again)

@@ -1,7 +1,8 @@
 """Upkeep: what a worker does now and then beside its work, in a thread of its own.
 
     when it begins   heals the runs of its classes that were settled under another graph
-    every while      pauses runs that wait for a job which no worker knows
+    every while      hands back what the database says that this worker holds, and does not run here
+                     pauses runs that wait for a job which no worker knows
 
 Any number of workers may do this at the same time: each step looks again under the run's lock.
 """
@@ -29,11 +30,18 @@ class Upkeep:
     """Looks after runs that nobody's work would come to."""
 
     def __init__(
-        self, services: Services, *, missing_after: int, poke: Callable[[], None], idle: Callable[[], bool]
+        self,
+        services: Services,
+        *,
+        missing_after: int,
+        poke: Callable[[], None],
+        idle: Callable[[], bool],
+        audit: Callable[[], int],
     ) -> None:
         self._services = services
         self._missing_after = missing_after
         self._poke = poke
+        self._audit = audit
         self._idle = idle  # whether nothing is ready, and so nothing can be ready in vain
         self._stopped = threading.Event()
         self.begun = False  # what comes first is done
@@ -52,6 +60,7 @@ class Upkeep:
         self._try(self.heal)
         self.begun = True
         while not self._stopped.wait(EVERY):
+            self._try(self._audit)
             if not self._idle():
                 self._try(self.find_missing)
 

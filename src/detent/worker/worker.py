@@ -61,7 +61,6 @@ class Worker:
         self._services = services
         self._queues = list(queues)
         self._concurrency = concurrency
-        self._free = concurrency
         self._lease = lease
         self._grace = grace
         self._max_recoveries = max_recoveries
@@ -74,7 +73,9 @@ class Worker:
         self._idle = threading.Condition(self._guard)
         self._backlog = True
         self._claiming = False
-        self._astray: set[str] = set()  # tokens of leases that may be in the database, and not here
+        self._begun = 0  # executions that occupy a slot
+        self._in_flight: set[str] = set()  # tokens of leases whose commit or delivery is under way
+        self._doubt = False  # the database may say that we hold something which does not run here
         self._trail = Trail()
         self._next_due: int | None = None
         self._next_deadline: int | None = None  # when a run that waits may pass its deadline
@@ -83,7 +84,11 @@ class Worker:
         self.alone = False  # no other worker was in office when we looked last
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
         self.upkeep = Upkeep(
-            services, missing_after=missing_after, poke=self.poke, idle=lambda: self._nothing_ready
+            services,
+            missing_after=missing_after,
+            poke=self.poke,
+            idle=lambda: self._nothing_ready,
+            audit=self.audit,
         )
         self.projector = Projector(services)
         self._heart = Heart(
@@ -96,11 +101,17 @@ class Worker:
             on_pulse=self._pulse,
             on_rescue=self._rescued,
             on_lost=self._lost,
+            on_doubt=self._doubted,
         )
 
     @property
     def id(self) -> str:
         return self._row.id
+
+    @property
+    def _free(self) -> int:
+        """Slots that are neither occupied nor promised; negative where one is handed on before its end."""
+        return self._concurrency - self._begun - len(self._in_flight)
 
     def start(self) -> None:
         self._heart.start()
@@ -197,34 +208,95 @@ class Worker:
             if full or self._draining or not self.serves(job, queue):
                 self._backlog = True
                 return None
-            self._free -= 1
-            return Lease(worker=self._row.id, token=self._token())
+            lease = Lease(worker=self._row.id, token=self._token())
+            self._in_flight.add(lease.token)
+            return lease
 
-    def give_back(self, leases: int) -> None:
+    def give_back(self, tokens: Iterable[str]) -> None:
         with self._guard:
-            self._free += leases
+            self._in_flight.difference_update(tokens)
 
     def astray(self, tokens: Iterable[str]) -> None:
         """Whether these leases came to pass is not known: look for them soon."""
-        with self._guard:
-            self._astray.update(tokens)
+        self.give_back(tokens)
+        self._doubted()
+
+    def _doubted(self) -> None:
+        self._doubt = True
         self.poke()
 
+    def audit(self) -> int:
+        """Hand back what is leased to us in the database and does not run here; say how much that was.
+
+        A lease that is on its way between a commit and its delivery is known by its token.  What is
+        known before or after the look is left alone, so a lease that comes or ends meanwhile is, too.
+        """
+        worker, known = self.id, self._known()
+        held = self._services.store.held_tokens(worker)
+        stray = held - known - self._known()
+        if not stray or worker != self.id:
+            return 0
+        released = self._services.store.disclaim(worker, stray)
+        if released:
+            log.warning("worker %s: %d executions were leased to it unknown; handed back", worker, released)
+            self.poke()
+        return released
+
+    def _known(self) -> set[str]:
+        with self._guard:
+            return {work.claimed.token for work in self._works()} | self._in_flight
+
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
-        """Begin to execute what is leased to us; each holds a slot already."""
+        """Begin to execute what is leased to us; each holds a slot already.
+
+        What cannot begin (no more threads, a loop that is closed) is handed back.
+        """
         on_loop: list[Frame | Work] = []
-        for item in claimed:
-            work = self._prepare(item, (journals or {}).get(item.run_id, []))
+        left = {item.token: item for item in claimed}
+        try:
+            for item in claimed:
+                work = self._deliver(item, (journals or {}).get(item.run_id, []))
+                if work is not None and work.is_async:
+                    on_loop.append(work)
+                else:
+                    left.pop(item.token)
+            if on_loop:
+                self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
+            left.clear()
+        except RuntimeError:
+            log.exception("worker %s: its event loop takes no more work", self.id)
+        finally:
+            for item in left.values():
+                self._undelivered(item)
+
+    def _deliver(self, item: Claimed, steps: list[Step]) -> Frame | Work | None:
+        """Make it known as running, and begin it in a thread if it is sync; None where that failed."""
+        try:
+            work = self._prepare(item, steps)
             with self._guard:
                 self._running.setdefault(item.run_id, {})[item.node] = work
+                self._in_flight.discard(item.token)
+                self._begun += 1
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
-            if work.is_async:
-                on_loop.append(work)
-            else:
+            if not work.is_async:
                 self._services.threads.submit(partial(contextvars.Context().run, self._run, work))
-        if on_loop:
-            self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
+            return work
+        except Exception:
+            log.exception("run %s: executing %r could not begin here", item.run_id, item.node)
+            self._undelivered(item)
+            return None
+
+    def _undelivered(self, item: Claimed) -> None:
+        """It does not run here, though it is leased to us: the next audit hands it back."""
+        with self._guard:
+            nodes = self._running.get(item.run_id, {})
+            work = nodes.get(item.node)
+            if work is not None and work.claimed.token == item.token:
+                self._forget(work)
+                self._begun -= 1
+            self._in_flight.discard(item.token)
+        self._doubt = True
 
     def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | Work:
         registry = self._services.registry
@@ -278,27 +350,31 @@ class Worker:
             claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
         )
         self._services.committer.post(
-            Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan)
+            Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan),
+            forever=True,
         )
         self._services.failed(
             error, context, f"executing {claimed.node!r} broke; the run is paused", level=logging.ERROR
         )
 
     def _done(self, work: Frame | Work) -> None:
-        run, node = work.claimed.run_id, work.claimed.node
         with self._guard:
-            nodes = self._running.get(run, {})
-            if nodes.get(node) is work:
-                del nodes[node]
-                if not nodes:
-                    del self._running[run]
+            self._forget(work)
             # Without a free slot the dispatcher did not wait for timers.
             wanted = self._backlog or (self._free <= 0 and self._next_due is not None)
-            self._free += 1
+            self._begun -= 1
             if not self._running:
                 self._idle.notify_all()
         if wanted:
             self._poked.set()
+
+    def _forget(self, work: Frame | Work) -> None:
+        run, node = work.claimed.run_id, work.claimed.node
+        nodes = self._running.get(run, {})
+        if nodes.get(node) is work:
+            del nodes[node]
+            if not nodes:
+                del self._running[run]
 
     # The dispatcher
 
@@ -339,9 +415,12 @@ class Worker:
         """Take runs whose deadline has passed while they wait, also without a free slot: they only end."""
         self._next_deadline = None
         tokens: list[str] = []
+        claimed: list[Claimed] = []
 
         def token() -> str:
-            tokens.append(self._token())
+            with self._guard:
+                tokens.append(self._token())
+                self._in_flight.add(tokens[-1])
             return tokens[-1]
 
         now = self._services.clock.now()
@@ -351,12 +430,12 @@ class Worker:
             claimed = store.claim_overdue(self.id, queues=queues, jobs=jobs, token=token, now=now)
             journals = self._journals(claimed)
         except BaseException:
-            with self._guard:
-                self._next_deadline = now
-                self._astray.update(tokens)
+            claimed = []
+            self._doubt, self._next_deadline = True, now
             raise
-        with self._guard:
-            self._free -= len(claimed)
+        finally:
+            with self._guard:
+                self._in_flight.difference_update(set(tokens) - {item.token for item in claimed})
         self.deliver(claimed, journals)
         if claimed:
             self.expect_deadline(now)  # there may be more
@@ -367,12 +446,12 @@ class Worker:
             time.sleep(GATHER)
         with self._guard:
             room = max(self._free, 0)
-            self._free -= room
+            tokens = [self._token() for _ in range(room)]
+            self._in_flight.update(tokens)
             self._backlog = False
-        tokens = [self._token() for _ in range(room)]
         claimed: list[Claimed] = []
         try:
-            self._find_astray()
+            self._look_after_doubt()
             random.shuffle(self._queues)  # none of them starves
             claimed = self._services.store.claim(
                 self.id,
@@ -385,12 +464,11 @@ class Worker:
             journals = self._journals(claimed)
         except BaseException:
             claimed = []
-            with self._guard:
-                self._astray.update(tokens)
+            self._doubt = True
             raise
         finally:
             with self._guard:
-                self._free += room - len(claimed)
+                self._in_flight.difference_update(set(tokens) - {item.token for item in claimed})
                 # As many as asked for: there may be more.
                 self._backlog = self._backlog or len(claimed) == room
         self.deliver(claimed, journals)
@@ -399,14 +477,15 @@ class Worker:
         if self._backlog and self._free > 0:
             self._poked.set()
 
-    def _find_astray(self) -> None:
-        """Hand back what is leased to us without our knowing: somebody must execute it."""
-        with self._guard:
-            astray = set(self._astray)
-        if astray:
-            self._services.store.disclaim(self.id, astray)
-            with self._guard:
-                self._astray -= astray
+    def _look_after_doubt(self) -> None:
+        """Where a lease may be ours without our knowing: somebody must execute it."""
+        if self._doubt:
+            self._doubt = False
+            try:
+                self.audit()
+            except BaseException:
+                self._doubt = True
+                raise
 
     def _journals(self, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
         """What was recorded of those that do not begin just now."""

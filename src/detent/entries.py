@@ -1,0 +1,112 @@
+"""What the committer carries: operations, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .kernel.decide import Decide, Enqueue
+from .kernel.model import Operation, Record, Settle, Start
+
+
+class Entry:
+    """An operation on its way, and who waits for it."""
+
+    __slots__ = (
+        "_signal",
+        "answer",
+        "answered",
+        "cancelled",
+        "deadline",
+        "done",
+        "doubted",
+        "error",
+        "future",
+        "interruptions",
+        "loop",
+        "may_lead",
+        "operation",
+        "retried",
+    )
+
+    def __init__(self, operation: Operation, patience: float | None) -> None:
+        self.operation = operation
+        self.deadline = None if patience is None else time.monotonic() + patience
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.answered = False  # its answer or its error is known
+        self.done = False  # the caller has been told
+        self.cancelled = False  # the asyncio caller, while this was on its way
+        self.doubted = False  # its commit may have gone through: look it up before the next try
+        self.retried = False  # it was in doubt once: "somebody else did it" may mean ourselves
+        self.interruptions = 0
+        self.may_lead = False
+        self.future: asyncio.Future[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._signal: threading.Lock | None = None
+
+    def prepare_to_wait(self) -> None:
+        self._signal = threading.Lock()
+        self._signal.acquire()
+
+    def wait(self) -> None:
+        assert self._signal is not None
+        self._signal.acquire()
+
+    def wake(self) -> None:
+        """Let the waiting thread look again; once too often does no harm."""
+        if self._signal is not None and self._signal.locked():
+            try:
+                self._signal.release()
+            except RuntimeError:  # another thread has just done so
+                return
+
+    @property
+    def waits(self) -> bool:
+        return self._signal is not None
+
+    def succeed(self, answer: Any) -> None:
+        self.answer = answer
+        self.answered = True
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.answered = True
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+def resolve(entries: Sequence[Entry]) -> None:
+    """On their loop: give the callers their answers."""
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.answer)
+
+
+def size_of(operation: Operation) -> int:
+    """About how many bytes an operation puts into the batch."""
+    if isinstance(operation, Record):
+        steps = operation.steps
+        size = sum(
+            len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
+        )
+        size += sum(len(row.input or "") for row in operation.executions)
+        return size + (size_of(operation.children) if operation.children is not None else 0)
+    if isinstance(operation, Start):
+        return sum(len(run.input) for run in operation.runs)
+    if isinstance(operation, Settle):
+        return len(operation.plan.result or "")
+    if isinstance(operation, Decide):
+        return sum(len(given.text or "") for given in operation.inputs)
+    if isinstance(operation, Enqueue):
+        return len(operation.input.data or "")
+    return 0
