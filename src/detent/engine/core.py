@@ -26,10 +26,6 @@ from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidState,
-    RunCanceled,
-    RunFailed,
-    RunPaused,
-    StepFailed,
     TransactionMisused,
 )
 from ..functions import FunctionWorkflow
@@ -51,7 +47,6 @@ from ..kernel.model import (
     due_of,
     first_deadline,
 )
-from ..runtime.failures import decode_error, raisable
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally, tokens_of
@@ -67,6 +62,7 @@ from .forking import kept_of, plan_graph_fork
 from .heroes import Heroes
 from .including import collect
 from .input_ids import InputIds
+from .outcomes import outcome_of
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, checked_url
 from .starting import declared_queue, fresh_row, plan_fork, plan_runs
@@ -533,19 +529,7 @@ class Engine:
 
     def outcome(self, row: RunRow, end: RunEnd) -> Any:
         """The value of a run that ended like this; raises how it failed."""
-        if end.state == RunState.FINISHED:
-            text = end.result or "null"
-            return self.services.codec.decode(text, self.returns(row.type), f"the result of run {row.id}")
-        if end.state == RunState.CANCELED:
-            raise RunCanceled(row.id) from (_run_error(row, end.error) if end.error is not None else None)
-        if end.state == RunState.FAILED:
-            raise _run_error(row, end.error)
-        reason = "by an operator"
-        if end.error is not None:
-            stored = decode_error(end.error)
-            reason = f"{stored.type.rpartition('.')[2]}: {stored.message}"
-        paused = RunPaused(row.id, reason)
-        raise paused from (_run_error(row, end.error) if end.error is not None else None)
+        return outcome_of(self.services.codec, self.returns(row.type), row, end)
 
     def wait_for(
         self,
@@ -596,13 +580,3 @@ class Engine:
 def _node_id(course: Course | None, node: str) -> str:
     """The id of a node that somebody names by id or by name; of one that is gone, what they say."""
     return node if course is None else course.graph.find(node) or node
-
-
-def _run_error(row: RunRow, text: str | None) -> Exception:
-    """A run's own error; RunFailed where its class cannot be rebuilt."""
-    error = raisable(row.type, text)
-    if isinstance(error, StepFailed) and error.step == row.type:
-        failed = RunFailed(row.id, error.type, error.message)
-        failed.__cause__ = error.__cause__
-        return failed
-    return error

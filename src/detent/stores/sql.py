@@ -6,15 +6,12 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
 from ..kernel.advance import Course
-from ..kernel.decide import Decide, EventRow, InputRow, Mind
+from ..kernel.decide import Decide
 from ..kernel.model import (
     Attribute,
     Claimed,
@@ -36,44 +33,22 @@ from . import (
     control,
     deadlines,
     graphs,
-    input_ids,
     leases,
-    letters,
     listing,
     nodes,
     removing,
-    streams,
 )
 from . import migrate as migrations
-from .base import RETRIED_FOR, Driver, Lane, Lessor, Offer, Pool, Trouble, Tx, batch, news, rows_to
+from .base import Lessor, Offer, Trouble, Tx, batch, rows_to
+from .decider_verbs import DeciderVerbs
 from .healing import known_jobs
 from .trail import Trail
 
 T = TypeVar("T")
-RETRIES = 20
 
 
-class SqlStore:
+class SqlStore(DeciderVerbs):
     """The verbs of Detent on one database."""
-
-    def __init__(self, driver: Driver, *, dialect: str, pool_size: int = 10) -> None:
-        self.driver = driver
-        self.dialect = dialect
-        self._writer = Lane(driver, driver.writing)
-        # Where writers take turns anyway, they share one connection.
-        alone = driver.writing is not None
-        self._claims = self._writer if alone else Lane(driver)
-        self._beats = self._writer if alone else Lane(driver)
-        self._pool = Pool(driver, pool_size)
-        self._guests = Pool(driver, pool_size, guests=True)
-
-    def close(self) -> None:
-        """Close all connections; the next verb opens new ones."""
-        for lane in {self._writer, self._claims, self._beats}:
-            lane.close()
-        self._pool.close()
-        self._guests.close()
-        self.driver.close()
 
     # Schema
 
@@ -442,104 +417,6 @@ class SqlStore:
         with self._reading() as tx:
             return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
 
-    # Deciders
-
-    def events(self, run_id: str, *, after: int = 0, limit: int = streams.EVERY) -> list[EventRow]:
-        """The events of an instance behind a number, in order."""
-        with self._reading() as tx:
-            return streams.events(tx, run_id, after=after, limit=limit)
-
-    def head(self) -> int:
-        """The position of the newest event over all instances."""
-        with self._reading() as tx:
-            position: int = tx.query(tx.sql.deciders.counter)[0][0]
-            return position
-
-    def events_of_turn(self, run_id: str, turn: str) -> list[EventRow]:
-        """The events of one decision."""
-        with self._reading() as tx:
-            return rows_to(EventRow, tx.query(tx.sql.deciders.of_turn, id=run_id, turn=turn))
-
-    def instance_state(self, run_id: str, mind: Mind, *, upto: int | None = None) -> Any:
-        """An instance's state after an event, or as it is now: from its snapshot and what followed."""
-        with self._reading() as tx:
-            return streams.state_of(tx, run_id, mind, upto)
-
-    def dead_letters(
-        self, *, type: str = "", run_id: str = "", since: int = 0, limit: int
-    ) -> list[letters.DeadRow]:
-        """What was given up, latest first; of a decider or of an instance where one is named."""
-        with self._reading() as tx:
-            return letters.dead(tx, type=type, run_id=run_id, since=since, limit=limit)
-
-    def walk_dead(
-        self, *, type: str, run_id: str, beyond: tuple[int, str, str], until: int, limit: int
-    ) -> list[letters.DeadRow]:
-        """Dead letters given up between a place and a moment, longest ago first."""
-        with self._reading() as tx:
-            return letters.walk_dead(tx, type=type, run_id=run_id, beyond=beyond, until=until, limit=limit)
-
-    def count_dead(self) -> list[tuple[str, str, int]]:
-        """How many dead letters there are, by decider and kind."""
-        with self._reading() as tx:
-            return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.deciders.count_dead)]
-
-    def replay_letter(self, run_id: str, node: str, *, now: int) -> None:
-        """Take a dead letter up again; twice is NotADeadLetter."""
-        self._again(self._writer, lambda tx: self._told(tx, letters.replay(tx, run_id, node, now)))
-
-    def discard_letter(self, run_id: str, node: str, *, now: int) -> None:
-        """Throw a dead letter away; twice is NotADeadLetter."""
-        self._again(self._writer, lambda tx: self._told(tx, letters.discard(tx, run_id, node, now)))
-
-    def inboxes(self) -> list[letters.InboxRow]:
-        """How much waits in inboxes, by decider."""
-        with self._reading() as tx:
-            return rows_to(letters.InboxRow, tx.query(tx.sql.deciders.depths))
-
-    def pending_timers(self, run_id: str) -> list[letters.TimerRow]:
-        """The timers of an instance that wait, in the order of their times."""
-        with self._reading() as tx:
-            return rows_to(letters.TimerRow, tx.query(tx.sql.deciders.pending_timers, id=run_id))
-
-    def pending_effects(self, run_id: str) -> list[letters.EffectRow]:
-        """The effects of an instance that are not carried out, in the order of their decisions."""
-        with self._reading() as tx:
-            return rows_to(letters.EffectRow, tx.query(tx.sql.deciders.pending_effects, id=run_id))
-
-    def inbox_depth(self, run_id: str) -> int:
-        """How much waits in an instance's inbox."""
-        with self._reading() as tx:
-            return int(tx.query(tx.sql.deciders.depth, id=run_id)[0][0])
-
-    def observed(self, decider: str, *, limit: int) -> list[letters.Observed]:
-        """Which inputs led from which status to which, in the newest instances of a decider."""
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.deciders.observed, type=decider, limit=limit)
-        return rows_to(letters.Observed, rows)
-
-    def inputs(
-        self, *, type: str, run_id: str | None, since: int, until: int, beyond: int, limit: int
-    ) -> list[InputRow]:
-        """Remembered inputs of a decider or of one of its instances, the newest first."""
-        span = {"since": since, "until": until, "beyond": beyond, "limit": limit}
-        with self._reading() as tx:
-            if run_id is not None:
-                rows = tx.query(tx.sql.deciders.inputs_of_instance, id=run_id, **span)
-            else:
-                rows = tx.query(tx.sql.deciders.inputs_of_decider, type=type, **span)
-        return rows_to(InputRow, rows)
-
-    def forget_snapshots(self, type: str) -> int:
-        """Remove the snapshots of a decider's instances, and say how many; twice removes none."""
-        return self._again(self._writer, lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
-
-    def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
-        """What waits in an instance's inbox, in the order of arrival."""
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.deciders.pending_inputs, id=run_id, limit=limit)
-        return rows_to(InputRow, rows)
-
     def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
         """The oldest messages of that name that were not received yet."""
         with self._reading() as tx:
@@ -562,14 +439,6 @@ class SqlStore:
         with self._reading() as tx:
             return removing.going_with(tx, parents, before=before)
 
-    def forget_input_ids(
-        self, observing: Mapping[str, bool], *, before: int, beyond: int, limit: int
-    ) -> input_ids.Passed:
-        """Forget the ids of inputs that arrived before then, beyond a place; twice does nothing."""
-        return self.write(
-            lambda tx: input_ids.forget(tx, observing, before=before, beyond=beyond, limit=limit)
-        )
-
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
         return self.write(lambda tx: removing.remove(tx, runs, before=before))
@@ -582,42 +451,7 @@ class SqlStore:
         """Set attributes of a run, and remove those that are None; twice does the same."""
         self._again(self._writer, lambda tx: control.set_attributes(tx, run_id, changes, now=now))
 
-    # Transactions of users
-
-    @contextmanager
-    def transaction(self) -> Iterator[Tx]:
-        """A transaction for a transactional step, on a connection of its own."""
-        if self.driver.writing is not None:
-            with self._writer.transaction() as tx:
-                yield tx
-        else:
-            with self._guests.lane() as lane, lane.transaction() as tx:
-                yield tx
-
-    @contextmanager
-    def defining(self) -> Iterator[tuple[Tx, Tx]]:
-        """A transaction of ours that holds locks, and the one in which a user defines tables.
-
-        They are one, except where defining a table commits: there the locks must outlast that.
-        """
-        if self.driver.ddl_commits:
-            with self._pool.lane() as lane, lane.transaction() as tx, self.transaction() as guest:
-                yield tx, guest
-        else:
-            with self.transaction() as tx:
-                yield tx, tx
-
-    def read(self, verb: Callable[[Tx], T]) -> T:
-        """Run a verb that only reads."""
-        with self._reading() as tx:
-            return verb(tx)
-
-    def write(self, verb: Callable[[Tx], T]) -> T:
-        """Run a verb in a transaction of its own; neither the committer nor a heartbeat waits for it."""
-        if self.driver.writing is not None:
-            return self._again(self._writer, verb)
-        with self._pool.lane() as lane:
-            return self._again(lane, verb)
+    # Inside of a user's transaction
 
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in a transaction that somebody else will end."""
@@ -627,35 +461,3 @@ class SqlStore:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def joined(self, connection: Any) -> Tx:
-        """A transaction that belongs to the user: we write into it, and never end it."""
-        return Tx(self.driver, connection)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Tx]:
-        with self._pool.lane() as lane, lane.autocommit() as tx:
-            yield tx
-
-    def _told(self, tx: Tx, answer: T) -> T:
-        """Others may have work from this: wake them at the commit."""
-        self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
-        return answer
-
-    def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
-        """Run a verb in a transaction; a deadlock or a busy database means: once more.
-
-        Where that never ends, the database is as good as away.
-        """
-        deadline = time.monotonic() + RETRIED_FOR
-        for attempt in range(RETRIES):
-            try:
-                return lane.perform(verb, alone=alone)
-            except Exception as error:
-                if self.driver.trouble(error) is not Trouble.RETRY:
-                    raise
-                if attempt == RETRIES - 1 or time.monotonic() > deadline:
-                    raise DatabaseUnavailable(self.driver.name, str(error).strip()) from error
-            if attempt > 2:
-                time.sleep(random.random() * 0.05)
-        raise AssertionError("unreachable")
