@@ -255,7 +255,8 @@ class Committer:
             closing = self._closing.is_set()
             heir = next((entry for entry in self._queue if entry.waits and (entry.may_lead or closing)), None)
             if heir is None and self._queue:
-                heir = leader if closing else _SERVER  # while closing, the thread is leaving
+                # While closing, the thread is leaving; and there may be none yet.
+                heir = leader if closing or not self._start_thread() else _SERVER
             self._leading = heir
         self._wake_leader()
 

@@ -472,3 +472,28 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.M
             with pytest.raises(RuntimeError, match="no thread"):
                 committer.post(record("two"))
         assert committer.run(record("three")) == "three is done"
+
+
+def test_the_main_thread_is_served_when_it_comes_while_another_thread_commits() -> None:
+    """The main thread does not lead, and the committer's own thread does not exist yet."""
+    store = FakeStore()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold(runs: list[str]) -> None:
+        if runs == ["first"]:
+            entered.set()
+            assert go_on.wait(PATIENCE)
+
+    store.before = hold
+    with opened(store) as committer:
+        first = Call(committer, "first")
+        assert entered.wait(PATIENCE)
+
+        def let_go() -> None:
+            while not committer._queue:
+                time.sleep(0.001)
+            go_on.set()
+
+        threading.Thread(target=let_go, daemon=True).start()
+        assert committer.run(record("main")) == "main is done"
+        assert first.end().answer == "first is done"
