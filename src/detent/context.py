@@ -139,6 +139,10 @@ class Frame(Protocol):
 
     def start_id(self, name: str) -> str: ...
 
+    def started(self) -> Call[None]:
+        """Runs were started: that has its place among the answers, too."""
+        ...
+
     @property
     def loop_thread(self) -> int | None:
         """The thread whose loop runs this workflow, if it is async."""

@@ -416,3 +416,31 @@ def test_code_that_does_not_cancel_any_more_pauses_the_run(apps: Apps, monkeypat
     with pytest.raises(detent.errors.RunPaused) as paused:
         result(run)
     assert "cancel" in str(paused.value)
+
+
+def test_runs_that_are_started_concurrently_have_their_place_in_the_order(apps: Apps) -> None:
+    deliveries = Deliveries()
+
+    @workflow
+    def other(number: int) -> int:
+        return number
+
+    @workflow
+    async def flow() -> list[str]:
+        order: list[str] = []
+
+        async def begin(number: int) -> None:
+            await async_app.start(other, number)
+            order.append(f"started {number}")
+
+        async def work(number: int) -> None:
+            order.append(f"worked {await shuffled.aio(number)}")
+
+        await asyncio.gather(*(begin(number) for number in range(3)), *(work(number) for number in range(3)))
+        return list(await deliveries.put_down(order))
+
+    app = apps(flow, other, shuffled)
+    async_app = detent.AsyncApp(app.engine.url, include=[other])
+    result(app.start(flow))
+    assert deliveries.agree
+    async_app.engine.close()

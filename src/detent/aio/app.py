@@ -234,6 +234,13 @@ class AsyncApp:
         return (await self._start(start))[0]
 
     async def _start(self, start: Start) -> list[AsyncRun[Any]]:
+        runs = await self._started(start)
+        frame = current_frame("start")
+        if frame is not None:
+            await frame.adrive(frame.started())
+        return runs
+
+    async def _started(self, start: Start) -> list[AsyncRun[Any]]:
         if replaying():
             return [AsyncRun(self.engine, row) for row in self.engine.fresh(start)]
         try:

@@ -318,6 +318,9 @@ class Frame(FrameCore):
         self.refuse_if_leaving()
         return spawning.child_id(self.run_id, self.scope().key(f"start/{name}"))
 
+    def started(self) -> Call[None]:
+        return Call(self.scope().key("started/"), "start", _nothing())
+
     # The workflow's function on a loop
 
     async def amain(self, request: MainBody) -> Any:
@@ -409,3 +412,8 @@ class Frame(FrameCore):
             self.suspending = True
             self.waits = self._idling.waits()
             self._idling.leave(Suspended)
+
+
+def _nothing() -> Routine[None]:
+    """A routine that asks for nothing."""
+    yield from ()
