@@ -15,7 +15,7 @@ import pytest
 
 from detent import App, step, workflow
 from detent.errors import DatabaseUnavailable, EncodingUnfit
-from detent.stores import mysql, postgres, sql
+from detent.stores import core, mysql, postgres
 from detent.stores.base import LOCK_WAIT
 
 
@@ -94,7 +94,7 @@ def test_a_lock_that_is_never_released_is_a_database_that_is_away(
 ) -> None:
     """Neither the raw error, nor a failed run: the caller's patience ends."""
     monkeypatch.setattr(postgres, "LOCK_WAIT", 0.1)
-    monkeypatch.setattr(sql, "RETRIED_FOR", 0.3)
+    monkeypatch.setattr(core, "RETRIED_FOR", 0.3)
     App(hasty_postgres, migrate=True).open(worker=False).close()
     patience = timedelta(seconds=1)
     with (

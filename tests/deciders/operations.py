@@ -112,14 +112,18 @@ class Torn(Exception):
 
 @contextmanager
 def torn_at(place: int | str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a statement of this thread fail: the one with that number, or that contains such a text."""
+    """Let a statement of this thread fail: the one with that number, or that contains such a text.
+
+    The main thread's operations are committed by the committer's thread.
+    """
     mine = threading.get_ident()
     left = itertools.count(place if isinstance(place, int) else -1, -1)
 
     def counted(verb: Any) -> Any:
         def wrapped(self: Tx, statement: str, **params: Any) -> Any:
             named = isinstance(place, str) and place in statement
-            if threading.get_ident() == mine and (named or next(left) == 0):
+            ours = threading.get_ident() == mine or threading.current_thread().name == "detent-committer"
+            if ours and (named or next(left) == 0):
                 raise Torn
             return verb(self, statement, **params)
 

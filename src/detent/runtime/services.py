@@ -152,6 +152,7 @@ class Loop:
         while True:
             try:
                 loop.run_forever()
+                _finish(loop)
                 return
             except SystemExit:
                 # asyncio raises it out of the loop when a task ends with it.  It is also the outcome of
@@ -172,8 +173,16 @@ class Loop:
         thread.join(timeout=PATIENCE)
         if left:
             log.warning("closed while async code refused to end: %s", ", ".join(left))
-        if not thread.is_alive():
-            loop.close()
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    """In the loop's own thread, also when that was blocked for long after its app was closed."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+    loop.close()
 
 
 async def _cancel_all() -> list[str]:
@@ -240,7 +249,7 @@ class Services:
             try:
                 self.on_error(error, context)
             except (Exception, SystemExit):
-                log.exception("on_error itself failed", extra=facts)
+                log.exception("the on_error hook failed", extra=facts)
 
     def close(self) -> None:
         with ExitStack() as parts:  # all of them, whatever one of them raises
