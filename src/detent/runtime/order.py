@@ -86,9 +86,7 @@ class Turns:
         self._lingering: asyncio.TimerHandle | None = None
         self._owed: set[asyncio.Task[Any]] = set()  # cancelled before an answer that the record puts first
         self._canceling: set[str] = set()  # calls that the code has to cancel again
-        self._moving: set[asyncio.Task[Any] | None] = (
-            set()
-        )  # have got their answer, and not returned with it yet
+        self._moving: set[asyncio.Task[Any] | None] = set()  # about to return with their answer
         # Of what is new
         self._expected: dict[str, int] = {}  # answers that are being recorded
         self._ready: list[tuple[int, int, _Waiting]] = []
