@@ -348,3 +348,15 @@ def test_outside_of_a_run_there_is_nothing_to_start() -> None:
     assert achild.options(id="child-1").sync(1) == 2
     assert asyncio.run(achild.options(id="child-1")(1)) == 2
     assert asyncio.run(child.options(id="child-1").aio(1)) == 2
+
+
+def test_an_id_that_the_engine_made_and_another_run_has_is_refused_too(apps: Apps) -> None:
+    @workflow
+    def flow() -> int:
+        return child(1)
+
+    app = apps(flow)
+    result(app.options(id="order-1/child").start(child, 1))  # found by the unique key, not looked for before
+    error = failure(app.options(id="order-1").start(flow))
+    assert isinstance(error, RunConflict)
+    assert error.parent == "order-1"
