@@ -337,6 +337,28 @@ def check_deadline(where: str, argument: str, value: Any) -> timedelta | datetim
     )
 
 
+def check_attributes(where: str, value: Any) -> dict[str, str | int | bool]:
+    """Attributes of a run, by name; None is no attributes.  Their lengths are checked with the database."""
+    example = "for example attributes={'customer': 'acme'}"
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        refuse(where, "attributes", value, f"give a dict of names and values, {example}")
+    for name, one in value.items():
+        if not isinstance(name, str) or not name:
+            refuse(where, "attributes", value, f"the name of an attribute is a text, not empty, {example}")
+        if not isinstance(one, str | int):  # a bool is an int
+            refuse(
+                where,
+                "attributes",
+                value,
+                f"attribute {name!r} is {one!r}; attributes are texts, whole numbers and bools, {example}",
+            )
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:
+            refuse(where, "attributes", value, f"attribute {name!r} is too large; a number has up to 64 bits")
+    return dict(value)
+
+
 def _finite(value: float) -> bool:
     return isinstance(value, int) or math.isfinite(value)  # math cannot convert a huge int
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from .arguments import check_flag, check_positive_duration, refuse
 from .awaiting import refuse_without_loop, watched
+from .child_options import ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
 from .declaring import NodeOptions, check_queue_and_priority
 from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
@@ -372,12 +373,74 @@ class FunctionWorkflow(Definition[P, R]):
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.child(self, args, kwargs)
 
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        deadline: timedelta | datetime | float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        attributes: Mapping[str, str | int | bool] | None = None,
+        **unknown: Any,
+    ) -> Child[P, R]:
+        """The same workflow as a child run with an id, a deadline, a queue, a priority, attributes."""
+        given = {
+            "id": id,
+            "deadline": deadline,
+            "queue": queue,
+            "priority": priority,
+            "attributes": attributes,
+        }
+        return Child(self, checked_child_options(self.name, given, unknown))
+
+
+class Child(Generic[P, R]):
+    """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`."""
+
+    def __init__(self, workflow: FunctionWorkflow[P, R], options: ChildOptions) -> None:
+        self._workflow = workflow
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"{self._workflow!r}.options(...)"
+
+    @overload
+    def __call__(self: Child[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        view: Any = self.aio if self._workflow.is_async else self.sync
+        return view(*args, **kwargs)
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same from async code: `await ship.options(id="ship-42").aio(order)`."""
+        return AsyncView(self._workflow, self._options)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same from sync code: `ship.options(id="ship-42").sync(order)`."""
+        return SyncView(self._workflow, self._options)
+
+    @overload
+    def spawn(self: Child[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Start the child run; the handle gives its result."""
+        frame = current_frame(self._workflow.name)
+        if frame is None:
+            raise NotInRun(f"{self._workflow.name}.options(...).spawn()")
+        handle: Handle[Any] = frame.spawn(self._workflow, [(args, kwargs)], self._options)[0]
+        return handle
+
 
 class AsyncView(Generic[P, R]):
     """A definition as async code calls it."""
 
-    def __init__(self, definition: Definition[P, R]) -> None:
+    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
         self._definition = definition
+        self._options = options
 
     @overload
     def __call__(
@@ -391,7 +454,9 @@ class AsyncView(Generic[P, R]):
         if frame is None:
             return _call_plainly(definition.function, args, kwargs)
         refuse_without_loop(frame, definition.name, _sync_form(definition, "(...)"))
-        return watched(frame, definition.name, frame.adrive(definition.routine(frame, args, kwargs)))
+        return watched(
+            frame, definition.name, frame.adrive(_routine(frame, definition, args, kwargs, self._options))
+        )
 
     def map(self, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
         """Spawn one for each item; the results in order."""
@@ -406,15 +471,16 @@ class AsyncView(Generic[P, R]):
         return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
 
     async def _map(self, frame: Frame, items: Iterable[Any]) -> list[Any]:
-        handles = frame.spawn(self._definition, [((item,), {}) for item in items])
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
         return await frame.adrive(frame.gathered(handles))
 
 
 class SyncView(Generic[P, R]):
     """A definition as sync code calls it."""
 
-    def __init__(self, definition: Definition[P, R]) -> None:
+    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
         self._definition = definition
+        self._options = options
 
     @overload
     def __call__(self: SyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
@@ -427,7 +493,7 @@ class SyncView(Generic[P, R]):
             value = definition.function(*args, **kwargs)
             return _run_plainly(value) if definition.is_async else value
         _refuse_on_loop(frame, definition.name, "call")
-        return frame.drive(definition.routine(frame, args, kwargs))
+        return frame.drive(_routine(frame, definition, args, kwargs, self._options))
 
     def map(self, items: Iterable[Any]) -> list[Any]:
         """Spawn one for each item; the results in order."""
@@ -436,7 +502,7 @@ class SyncView(Generic[P, R]):
             view: Any = self
             return [view(item) for item in items]
         _refuse_on_loop(frame, self._definition.name, "map")
-        handles = frame.spawn(self._definition, [((item,), {}) for item in items])
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
         return frame.drive(frame.gathered(handles))
 
 
@@ -460,6 +526,18 @@ class Handle(Generic[T]):
             return cast(T, (await self._frame.adrive(self._frame.gathered([self])))[0])
 
         return wait().__await__()
+
+
+def _routine(
+    frame: Frame,
+    definition: Definition[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: ChildOptions | None,
+) -> Call[Any]:
+    if options is None:
+        return definition.routine(frame, args, kwargs)
+    return frame.child(definition, args, kwargs, options)
 
 
 def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:

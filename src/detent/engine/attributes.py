@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..arguments import refuse
+from ..arguments import check_attributes, refuse
 from ..kernel.model import Attribute, Start
 from ..stores.fitness import unfit_attributes
-
-EXAMPLE = "for example attributes={'customer': 'acme'}"
 
 
 def with_attributes(start: Start, given: Mapping[str, Attribute] | None) -> Start:
@@ -32,23 +30,7 @@ def checked_changes(given: Any) -> dict[str, Attribute | None]:
 
 def checked_attributes(where: str, given: Any) -> dict[str, Attribute]:
     """The attributes of a run, or those of a query."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        refuse(where, "attributes", given, f"give a dict of names and values, {EXAMPLE}")
-    for name, value in given.items():
-        if not isinstance(name, str) or not name:
-            refuse(where, "attributes", given, f"the name of an attribute is a text, not empty, {EXAMPLE}")
-        if not isinstance(value, str | int):  # a bool is an int
-            refuse(
-                where,
-                "attributes",
-                given,
-                f"attribute {name!r} is {value!r}; attributes are texts, whole numbers and bools, {EXAMPLE}",
-            )
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            refuse(where, "attributes", given, f"attribute {name!r} is too large; a number has up to 64 bits")
-    attributes = dict(given)
+    attributes = check_attributes(where, given)
     unfit = unfit_attributes(attributes)
     if unfit is not None:
         refuse(where, "attributes", given, str(unfit))

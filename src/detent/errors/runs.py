@@ -22,8 +22,14 @@ class RunNotFound(RunError):
 class RunConflict(RunError):
     run_id: str
     type: str
+    parent: str = ""  # of the child run that was to get the id; empty where it was no child
 
     def __str__(self) -> str:
+        if self.parent:
+            return (
+                f"run {self.parent} cannot start a child with the id {self.run_id!r}: "
+                f"another run of {self.type} has it; choose another id"
+            )
         return (
             f"run id {self.run_id!r} is taken by a run of {self.type} with another input; "
             f"the same id always means the same work: choose another id"

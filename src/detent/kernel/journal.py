@@ -25,7 +25,8 @@ ANSWERS = ("step", "receive", "publish", "send", "result")
 ORDER, CANCEL = "order", "cancel"
 ACCEPTED = "accepted"  # an operator accepted that the code differs from what was recorded before
 # What the code asked for as a point of its own way; values, marks and places only go along.
-POINTS = ("step", "spawn", "child", "sleep", "receive", "publish", "send")
+REFUSED = "refused"  # a child that was not started: its id belongs to another run
+POINTS = ("step", "spawn", "child", REFUSED, "sleep", "receive", "publish", "send")
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

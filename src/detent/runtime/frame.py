@@ -39,12 +39,13 @@ SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 class Outgoing:
     """What was spawned and is not durable yet."""
 
-    __slots__ = ("executions", "mains", "runs")
+    __slots__ = ("chosen", "executions", "mains", "runs")
 
     def __init__(self) -> None:
         self.executions: list[NewExecution] = []
         self.runs: list[NewRun] = []
         self.mains: list[NewExecution] = []
+        self.chosen = False  # whether the code has chosen the id of one of the runs
 
     def __bool__(self) -> bool:
         return bool(self.executions or self.runs)

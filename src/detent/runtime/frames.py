@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from ..child_options import ChildOptions
 from ..context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, Signal, Suspended
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
@@ -227,18 +228,25 @@ class Frame(FrameCore):
         return Call(key, step.name, self.call_step(step, key, "step", args, kwargs))
 
     def child(
-        self, workflow: FunctionWorkflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        workflow: FunctionWorkflow[Any, Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: ChildOptions | None = None,
     ) -> Call[Any]:
-        handles = self._spawned(workflow, [(args, kwargs)])
+        handles = self._spawned(workflow, [(args, kwargs)], options)
         return Call(handles[0].key, workflow.name, self._only(handles))
 
     def _only(self, handles: list[Handle[Any]]) -> Routine[Any]:
         return (yield from spawning.gathered(self, handles))[0]
 
     def spawn(
-        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+        self,
+        definition: Any,
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: ChildOptions | None = None,
     ) -> list[Handle[Any]]:
-        handles = self._spawned(definition, calls)
+        handles = self._spawned(definition, calls, options)
         if self.outgoing:
             if self.loop_thread == threading.get_ident():
                 # Nothing may block the loop: it becomes durable a moment later, and many at once.
@@ -253,10 +261,13 @@ class Frame(FrameCore):
         return handles
 
     def _spawned(
-        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+        self,
+        definition: Any,
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: ChildOptions | None,
     ) -> list[Handle[Any]]:
         try:
-            return spawning.spawn(self, self.scope(), definition, calls)
+            return spawning.spawn(self, self.scope(), definition, calls, options)
         except PauseRun as signal:
             self._stop_all(signal)
             raise

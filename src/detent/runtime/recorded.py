@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
+from ..child_options import ChildOptions
 from ..clock import from_micros
 from ..context import Call, Context, Routine, Suspended
 from ..errors import CannotDecode, DeadlineExceeded
@@ -242,9 +243,12 @@ class RecordedFrame(Frame):
     # What the code asks for
 
     def spawn(
-        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+        self,
+        definition: Any,
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: ChildOptions | None = None,
     ) -> list[Handle[Any]]:
-        handles = spawning.spawn(self, self.scope(), definition, calls)
+        handles = spawning.spawn(self, self.scope(), definition, calls, options)
         new = [handle.key for handle in handles if handle.key not in self._recorded]
         # A fork keeps what has ended, and so may have left out a spawn that came before what it kept.
         if new and self.recording.row.forked_from is None:

@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from ..arguments import refuse
+from ..child_options import ChildOptions
 from ..context import Routine
-from ..errors import RunCanceled, UnknownQueue
+from ..errors import RunCanceled, RunConflict, UnknownQueue
 from ..functions import Definition, FunctionWorkflow, Handle
-from ..kernel.journal import FINAL, Scope
+from ..kernel import model
+from ..kernel.journal import FINAL, REFUSED, Scope
 from ..kernel.model import (
     MAIN,
     Await,
@@ -22,8 +25,10 @@ from ..kernel.model import (
     StepState,
     Verdict,
 )
-from ..stores.batch import take_lease
+from ..stores.batch import drop_lease, take_lease
+from ..stores.fitness import unfit_attributes
 from .calls import encode_checked
+from .failures import encode_error
 from .frame import FrameCore, Outgoing
 from .requests import Commit, Read, Wait
 from .services import Services
@@ -36,9 +41,12 @@ def spawn(
     scope: Scope,
     definition: Definition[Any, Any],
     calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+    options: ChildOptions | None = None,
 ) -> list[Handle[Any]]:
     """Note what is to be started, unless the journal knows it already."""
     frame.services.require(definition)
+    if options is not None and options.id is not None and len(calls) > 1:
+        refuse(options.where, "id", options.id, f"an id names one run, and map() starts {len(calls)}")
     queue = getattr(definition, "queue", None)
     if queue is not None and queue not in frame.services.queues:
         raise UnknownQueue(queue, frame.services.queues)
@@ -52,10 +60,14 @@ def spawn(
         text = encode_checked(frame.services.codec, f"the input of {key!r}", args, kwargs, definition)
         if isinstance(definition, FunctionWorkflow):
             run_id = child_id(frame.run_id, key)
+            if options is not None and options.id is not None:
+                run_id = options.id
             if (found := frame.journal.find(key)) is None:
                 frame.begin_new(key, "child", definition.name)
-                _add_child(frame, definition, key, run_id, text)
+                _add_child(frame, definition, key, run_id, text, options)
             else:
+                if found.kind in ("child", REFUSED):
+                    run_id = found.name  # the options of a replay may differ
                 frame.check_drift(definition, found, text)
             handles.append(Handle(frame, key, run_id, definition, run_id))  # type: ignore[arg-type]
         else:
@@ -112,9 +124,17 @@ def spawned_key(key: str) -> str:
     return f"spawned/{key}"
 
 
-def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str) -> None:
+def _add_child(
+    frame: FrameCore, workflow: Any, key: str, run_id: str, text: str, options: ChildOptions | None
+) -> None:
     queue = workflow.queue or frame.claimed.queue
     priority = -frame.claimed.precedence if workflow.priority is None else workflow.priority
+    deadline, attributes = frame.claimed.deadline, {}
+    if options is not None:
+        _check_options(frame, options)
+        queue = options.queue or queue
+        priority = priority if options.priority is None else options.priority
+        deadline, attributes = options.deadline_at(frame.now(), deadline), dict(options.attributes)
     run, main = new_run(
         workflow,
         run_id,
@@ -122,11 +142,23 @@ def _add_child(frame: FrameCore, workflow: Any, key: str, run_id: str, text: str
         queue=queue,
         priority=priority,
         now=frame.now(),
-        deadline=frame.claimed.deadline,
+        deadline=deadline,
     )
     run.parent, run.parent_key, run.parent_seq = frame.run_id, key, frame.journal.next_seq()
-    _outgoing(frame).runs.append(run)
-    _outgoing(frame).mains.append(main)
+    run.attributes = attributes
+    outgoing = _outgoing(frame)
+    outgoing.runs.append(run)
+    outgoing.mains.append(main)
+    outgoing.chosen = outgoing.chosen or (options is not None and options.id is not None)
+
+
+def _check_options(frame: FrameCore, options: ChildOptions) -> None:
+    """What only the app and the database can tell of them."""
+    if options.queue is not None and options.queue not in frame.services.queues:
+        raise UnknownQueue(options.queue, frame.services.queues)
+    unfit = unfit_attributes(options.attributes)
+    if unfit is not None:
+        options.refuse_attributes(str(unfit))
 
 
 def _outgoing(frame: FrameCore) -> Outgoing:
@@ -173,12 +205,30 @@ def new_run(
 
 
 def flush(frame: FrameCore) -> Routine[None]:
-    """Make what was spawned durable; what fits into this worker's free slots begins at once."""
+    """Make what was spawned durable; what fits into this worker's free slots begins at once.
+
+    A child whose id belongs to another run is not started.  Its entry in the journal holds that error, so
+    every replay raises it again; a resume of the failed run deletes the entry and starts the child anew.
+    """
     outgoing, frame.outgoing = _outgoing(frame), None
-    rows = [*outgoing.executions, *outgoing.mains]
-    leased = lease_locally(frame.services, rows)
     steps, frame.unwritten = frame.unwritten, []
-    children = Start(runs=outgoing.runs, executions=outgoing.mains) if outgoing.runs else None
+    frame.carrying += 1
+    try:
+        while True:
+            try:
+                yield from _write(frame, outgoing, steps)
+                return
+            except RunConflict as error:
+                steps = [*steps, _refuse_child(frame, outgoing, error)]
+    finally:
+        frame.carrying -= 1
+
+
+def _write(frame: FrameCore, outgoing: Outgoing, steps: list[model.Step]) -> Routine[None]:
+    leased = lease_locally(frame.services, [*outgoing.executions, *outgoing.mains])
+    children = None
+    if outgoing.runs:
+        children = Start(runs=outgoing.runs, executions=outgoing.mains, chosen=outgoing.chosen)
     operation = Record(
         worker=frame.claimed.worker,
         run_id=frame.run_id,
@@ -187,11 +237,9 @@ def flush(frame: FrameCore) -> Routine[None]:
         children=children,
     )
     answer = None
-    frame.carrying += 1
     try:
         answer = yield Commit(operation)
     finally:
-        frame.carrying -= 1
         if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
             frame.services.local.astray(tokens_of(leased))
     frame.answered(answer)
@@ -200,6 +248,32 @@ def flush(frame: FrameCore) -> Routine[None]:
         held = [row for row in leased if row.state == ExecutionState.EXECUTING]
         frame.services.local.give_back(tokens_of(leased) - tokens_of(held))  # a pause came between
         frame.services.local.deliver([claimed_of(row, runs.get(row.run_id) or frame.claimed) for row in held])
+
+
+def _refuse_child(frame: FrameCore, outgoing: Outgoing, error: RunConflict) -> model.Step:
+    """Take the child whose id is taken out of what is started; return its failed entry."""
+    places = [place for place, run in enumerate(outgoing.runs) if run.id == error.run_id]
+    if not places:
+        raise error
+    place = places[-1]  # of two children with one id, the first is started
+    run = outgoing.runs[place]
+    outgoing.runs = [*outgoing.runs[:place], *outgoing.runs[place + 1 :]]
+    outgoing.mains = [*outgoing.mains[:place], *outgoing.mains[place + 1 :]]
+    for row in (*outgoing.executions, *outgoing.mains):
+        drop_lease(row)  # nothing of the refused commit was written
+    assert run.parent_key is not None
+    return frame.journal.put(
+        frame.entry(
+            run.parent_key,
+            REFUSED,
+            run.id,
+            StepState.FAILED,
+            input=run.input,
+            error=encode_error(error.with_traceback(None)),  # no place in the user's code
+            started_at=run.created_at,
+            finished_at=frame.now(),
+        )
+    )
 
 
 def tokens_of(leased: Sequence[NewExecution]) -> set[str]:

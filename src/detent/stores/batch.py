@@ -42,6 +42,7 @@ from ..kernel.model import (
 from ..kernel.settle import LETTERS, NODE, Outcome, has_settled, under, waiting_state
 from .base import Offer, Tx, batch, news
 from .changes import Changes, end_run, write_changes
+from .conflicts import Known, ask_known, conflict_of, conflict_of_children, known_of, known_runs
 from .courses import Going
 from .deciding import Brought, Deciding, decided_already
 from .fitness import unfit_operation
@@ -57,7 +58,7 @@ class Seen(msgspec.Struct, frozen=True):
     alive: set[str]  # workers in office
     runs: dict[str, Locked]
     held: set[Delivery]  # what is executing under the token of the operation that ends it
-    known: dict[str, tuple[str, str]]  # type and input of the runs whose chosen ids are taken
+    known: dict[str, Known]  # the runs whose chosen ids are taken
 
     def state(self, run_id: str, changes: Changes) -> str:
         """A run's state, as the operations before this one have left it."""
@@ -182,13 +183,21 @@ def take_lease(row: NewExecution, lease: Lease) -> None:
     row.started_at = row.created_at
 
 
+def drop_lease(row: NewExecution) -> None:
+    """The opposite, for a row that was not written."""
+    if row.worker is not None:
+        row.state = ExecutionState.READY
+        row.worker = row.token = row.started_at = None
+        row.deliveries = 0
+
+
 def _look(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> Seen:
     """Take the locks, in their order, and see what they guard; all of it asked at once."""
     offices = _fence(tx, operations, lessor)
     runs = _lock_runs(tx, operations)
     # Also those of workers out of office: who is, is not known yet.
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
-    known = _ask_known(tx, operations)
+    known = ask_known(tx, operations)
     alive = {worker for worker, asked in offices.items() if asked()}
     lost = {_delivery(end) for end in _ends(operations) if end.worker not in alive}
     return Seen(alive, runs(), held() - lost, known())
@@ -262,19 +271,6 @@ def _ask_executions(tx: Tx, deliveries: set[Delivery]) -> Callable[[], set[Deliv
     )
 
 
-def _known_runs(tx: Tx, operations: Iterable[Operation]) -> dict[str, tuple[str, str]]:
-    """Which of the chosen ids are taken, and by what."""
-    return _ask_known(tx, operations)()
-
-
-def _ask_known(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str, tuple[str, str]]]:
-    chosen = {run.id for op in operations if isinstance(op, Start) and op.chosen for run in op.runs}
-    if not chosen:
-        return dict
-    asked = tx.ask(tx.sql.known_runs, rows=batch([{"id": run} for run in sorted(chosen)]))
-    return lambda: {row[0]: (row[1], row[2]) for row in asked()}
-
-
 class Plans(msgspec.Struct, frozen=True):
     """What the operations of a batch are planned with."""
 
@@ -312,13 +308,10 @@ def _plan(op: Operation, plans: Plans) -> Any:
 
 def _start(op: Start, seen: Seen, changes: Changes) -> list[Started] | Exception:
     known = seen.known
-    for run in op.runs:
-        if run.id in known and known[run.id] != (run.type, run.input):
-            return RunConflict(run.id, known[run.id][0])
+    if (conflict := conflict_of(op.runs, known)) is not None:
+        return conflict
     fresh = {run.id for run in op.runs if run.id not in known}
-    for run in op.runs:
-        if run.id in fresh:
-            known[run.id] = (run.type, run.input)
+    known.update(known_of(run for run in op.runs if run.id in fresh))
     _begin(op, fresh, seen, changes)
     return [Started(id=run.id, created=run.id in fresh) for run in op.runs]
 
@@ -349,13 +342,18 @@ def _leased(row: NewExecution, seen: Seen) -> NewExecution:
     return replace(row, state=ExecutionState.READY, worker=None, token=None, deliveries=0, started_at=None)
 
 
-def _record(op: Record, seen: Seen, changes: Changes) -> Verdict:
+def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
     if op.worker not in seen.alive:
         return Verdict.STALE
     state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
     # (Undoing goes on in a canceled run; only whatever else it does is refused.)
     if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):
         return Verdict.CANCELED
+    if op.children is not None and op.children.chosen:
+        conflict = conflict_of_children(op.children.runs, seen.known)
+        if conflict is not None:
+            return conflict
+        seen.known.update(known_of(op.children.runs))
     for step in op.steps:
         if op.reopen:
             changes.reopen(step)
@@ -517,12 +515,11 @@ def explain_conflict(tx: Tx, op: Operation) -> Any:
     start = op.children if isinstance(op, Record) else op
     if not isinstance(start, Start):
         return already_applied(tx, op)
-    known = _known_runs(tx, [Start(runs=start.runs, executions=[], chosen=True)])
-    for run in start.runs:
-        if run.id in known and known[run.id] != (run.type, run.input):
-            return RunConflict(run.id, known[run.id][0])
+    known = known_runs(tx, [Start(runs=start.runs, executions=[], chosen=True)])
     if isinstance(op, Record):
-        return already_applied(tx, op)
+        return conflict_of_children(start.runs, known) or already_applied(tx, op)
+    if (conflict := conflict_of(start.runs, known)) is not None:
+        return conflict
     for run in start.runs:
         if run.exclusive and run.id not in known:
             rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)

@@ -116,7 +116,8 @@ def build(d: Dialect) -> Statements:
         # a worker takes the row exclusively, so no write of it slips past its end.
         fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
         known_runs=f"""
-SELECT r.id, r.type, r.input FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+SELECT r.id, r.type, r.input, r.parent, r.parent_key
+  FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
         created_runs=f"""
 SELECT r.id, r.type, r.input, r.created_at
   FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
@@ -183,7 +184,7 @@ SELECT x.run_id, x.name, COUNT(*)
         pending_children=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
-  {d.join("detent_runs", "r")} ON r.id = x.name AND r.state IN ('ready', 'paused')""",
+  {d.join("detent_runs", "r")} ON r.id = x.name AND r.parent = x.run_id AND r.state IN ('ready', 'paused')""",
         pending_messages=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
