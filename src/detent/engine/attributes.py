@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..arguments import refuse
-from ..kernel.model import Attribute, Start
+from ..kernel.model import RESERVED, Attribute, Start
 from ..stores.fitness import unfit_attributes
 
 EXAMPLE = "for example attributes={'customer': 'acme'}"
@@ -39,6 +39,14 @@ def checked_attributes(where: str, given: Any) -> dict[str, Attribute]:
     for name, value in given.items():
         if not isinstance(name, str) or not name:
             refuse(where, "attributes", given, f"the name of an attribute is a text, not empty, {EXAMPLE}")
+        if name.startswith(RESERVED):
+            refuse(
+                where,
+                "attributes",
+                given,
+                f"names that begin with {RESERVED!r} are reserved for Detent; use another name instead of"
+                f" {name!r}, {EXAMPLE}",
+            )
         if not isinstance(value, str | int):  # a bool is an int
             refuse(
                 where,
