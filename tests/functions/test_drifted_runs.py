@@ -168,7 +168,7 @@ def test_only_drifted_runs_can_be_asked_for(apps: Apps) -> None:
 
 
 def test_a_mark_for_a_run_that_is_gone_writes_nothing(apps: Apps) -> None:
-    app = apps(steady, work)
+    app = apps(steady, work, worker=False)
     run = app.start(steady)
     app.engine.services.committer.run(Note(drifted=["gone", run.id]))
     app.engine.services.committer.run(Note(drifted=[run.id]))
@@ -183,7 +183,7 @@ def test_a_mark_for_a_run_that_is_gone_writes_nothing(apps: Apps) -> None:
 
 def test_an_async_app_lists_drifted_runs(database_url: str) -> None:
     async def main() -> None:
-        async with detent.AsyncApp(database_url, include=[achanging, work]) as app:
+        async with detent.AsyncApp(database_url, include=[achanging, work], migrate=True) as app:
             run = await app.start(achanging)
             async with asyncio.timeout(30):
                 while "receive/go" not in {item.node for item in await run.executions()}:
