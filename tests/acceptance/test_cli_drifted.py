@@ -75,7 +75,7 @@ def replayed(shell: Shell, app: str, state: str) -> None:
     shell.worker(app).at_work()
     for workflow, run in (("fulfil", "changed"), ("steady", "same")):
         shell.ok("start", app, workflow, "1", "--id", run, "--attribute", "customer=acme")
-        eventually(lambda run=run: waits(shell, run), "it waits", PATIENCE)
+    eventually(lambda: waits(shell, "changed") and waits(shell, "same"), "both wait", PATIENCE)
     (shell.folder / "deployed").touch()
     for run in ("changed", "same"):
         shell.ok("send", shell.url, run, "go")

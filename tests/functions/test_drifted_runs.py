@@ -162,7 +162,8 @@ def test_names_of_attributes_that_are_reserved_are_refused(apps: Apps) -> None:
 
 def test_only_drifted_runs_can_be_asked_for(apps: Apps) -> None:
     app = apps(steady, work)
-    for value in (False, "yes", 1):
+    unfit: list[Any] = [False, "yes", 1]
+    for value in unfit:
         with pytest.raises(InvalidArgument, match="drifted=True"):
             app.runs(drifted=value)
 
