@@ -337,6 +337,9 @@ def check_deadline(where: str, argument: str, value: Any) -> timedelta | datetim
     )
 
 
+RESERVED = "detent."  # how names of attributes begin that belong to Detent
+
+
 def check_attributes(where: str, value: Any) -> dict[str, str | int | bool]:
     """Attributes of a run, by name; None is no attributes.  Their lengths are checked with the database."""
     example = "for example attributes={'customer': 'acme'}"
@@ -347,6 +350,8 @@ def check_attributes(where: str, value: Any) -> dict[str, str | int | bool]:
     for name, one in value.items():
         if not isinstance(name, str) or not name:
             refuse(where, "attributes", value, f"the name of an attribute is a text, not empty, {example}")
+        if name.startswith(RESERVED):
+            refuse(where, "attributes", value, f"names that begin with {RESERVED!r} are reserved, {example}")
         if not isinstance(one, str | int):  # a bool is an int
             refuse(
                 where,

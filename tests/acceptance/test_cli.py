@@ -385,8 +385,8 @@ def test_a_failed_run_is_resumed_and_forked(shell: Shell) -> None:
 # -- Looking -----------------------------------------------------------------------------------------
 
 RUN_KEYS = (
-    "id type state queue priority input result error parent hero attributes forked_from deadline created_at"
-    " finished_at seconds"
+    "id type state queue priority input result error parent hero attributes drifted forked_from deadline"
+    " created_at finished_at seconds"
 ).split()
 EXECUTION_KEYS = (
     "node attempt kind state outcome worker scheduled_for started_at finished_at seconds input result error"

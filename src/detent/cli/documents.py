@@ -30,6 +30,7 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "parent": row.parent,
         "hero": None if row.hero_type is None else {"type": row.hero_type, "id": row.hero_id},
         "attributes": row.attributes,
+        "drifted": row.drifted,
         "forked_from": row.forked_from,
         "deadline": None if row.deadline is None else iso(from_micros(row.deadline)),
         "created_at": iso(created),

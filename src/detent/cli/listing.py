@@ -26,7 +26,8 @@ from .values import span as span_value
 @command(
     example="detent runs shop:app --state failed --limit 5\n"
     "detent runs shop:app --attribute customer=acme\n"
-    "detent runs shop:app --overdue 5m"
+    "detent runs shop:app --overdue 5m\n"
+    "detent runs shop:app --drifted"
 )
 @app_argument
 @click.option("--state", type=click.Choice(STATES), help="Only those; active is all that is not over.")
@@ -48,6 +49,7 @@ from .values import span as span_value
     metavar="[AGE]",
     help="Only runs with work that nobody took for so long: 90s, 5m.  [default: 1m]",
 )
+@click.option("--drifted", is_flag=True, help="Only runs whose code asked for other things than recorded.")
 @click.option("--cursor", metavar="ID", help="Continue behind this run, the last one of a page.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @json_option
@@ -58,6 +60,7 @@ def runs(
     queue: str | None,
     attributes: tuple[tuple[str, Attribute], ...],
     overdue: timedelta | None,
+    drifted: bool,
     cursor: str | None,
     limit: int,
     as_json: bool,
@@ -70,6 +73,7 @@ def runs(
             queue=queue,
             attributes=dict(attributes),
             overdue=overdue,
+            drifted=drifted or None,
             cursor=cursor,
             limit=limit,
         )
@@ -81,7 +85,7 @@ def runs(
             write_json(documents)
             return
         if not listed:
-            asked = state or type_ or queue or attributes or overdue or cursor
+            asked = state or type_ or queue or attributes or overdue or drifted or cursor
             console().print("no run fits" if asked else "no runs here", style="dim")
             return
         console().print(

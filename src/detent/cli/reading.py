@@ -26,6 +26,7 @@ from .documents import (
     run_document,
     worker_document,
 )
+from .drifting import drift_lines
 from .finding import opened
 from .output import (
     STYLES,
@@ -145,6 +146,7 @@ def _print_head(out: Console, app: App, run: Run[Any]) -> None:
     fact("forked from", row.forked_from)
     fact("input", brief_call(payload(app, row.input), 400))
     fact("result", None if row.result is None else brief(payload(app, row.result), 400))
+    fact("drifted", "\n".join(drift_lines(app, run)) if run.drifted else None)
     out.print(facts)
 
 

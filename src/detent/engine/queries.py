@@ -29,7 +29,7 @@ from ..clock import span_micros, to_micros
 from ..deciders import is_decider
 from ..errors import RunNotFound
 from ..graphs import plan_of
-from ..kernel.model import Attribute, RunRow, RunState
+from ..kernel.model import DRIFTED, Attribute, RunRow, RunState
 from ..stores.listing import Wanted
 from .attributes import checked_attributes
 from .core import Engine
@@ -55,6 +55,7 @@ class Filters(TypedDict, total=False):
     before: datetime | None  # created earlier
     attributes: Mapping[str, Attribute] | None
     overdue: timedelta | float | None  # something of it has been due for longer, and nobody took it
+    drifted: bool | None  # True: its code asked for other steps or arguments than recorded
     cursor: RunFacts | str | None  # the run behind which to continue
     limit: int | None
 
@@ -92,6 +93,10 @@ class RunQueries(Generic[Answer]):
 
     def canceled(self, **filters: Unpack[Filters]) -> Answer:
         return self._answer(RunState.CANCELED, filters)
+
+    def drifted(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Answer:
+        """Those whose code asked for other steps or arguments than recorded, in any state or in this one."""
+        return self._answer(state, {**filters, "drifted": True})
 
 
 def find_runs(engine: Engine, state: str | None, filters: Filters) -> list[RunRow]:
@@ -169,7 +174,7 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
         parent=_parent(filters.get("parent")),
         after=_moment("after", filters.get("after")),
         before=_moment("before", filters.get("before")),
-        attributes=checked_attributes(RUNS, filters.get("attributes")),
+        attributes=_drifted(filters.get("drifted")) | checked_attributes(RUNS, filters.get("attributes")),
         overdue=_overdue(engine, state, filters.get("overdue")),
     )
 
@@ -205,6 +210,13 @@ def _parent(given: Any) -> str | None:
 
 def _moment(name: str, given: Any) -> int | None:
     return None if given is None else to_micros(check_moment(RUNS, name, given))
+
+
+def _drifted(given: Any) -> dict[str, Attribute]:
+    """The attribute of drifted runs; it comes first, so that its index leads: such runs are rare."""
+    if given is not None and given is not True:
+        refuse(RUNS, "drifted", given, "drifted=True finds the runs that drifted; leave it out to find all")
+    return {DRIFTED: True} if given else {}
 
 
 def _overdue(engine: Engine, state: str | None, given: Any) -> int | None:

@@ -175,6 +175,11 @@ class RunFacts:
         return dict(self._row.attributes)
 
     @property
+    def drifted(self) -> bool:
+        """Whether a replay of it asked for other steps or arguments than recorded, at any time."""
+        return self._row.drifted
+
+    @property
     def cursor(self) -> str:
         """Its place in a listing: `app.runs(cursor=...)` goes on behind it, even when the run is gone."""
         return cursor_of(self._row)

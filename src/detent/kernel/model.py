@@ -21,6 +21,7 @@ import msgspec
 
 MAIN = "main"
 Attribute = str | int | bool  # a searchable fact of a run
+DRIFTED = "detent.drifted"  # true for a run whose code asked for other steps or arguments than recorded
 
 
 class RunState(StrEnum):
@@ -334,9 +335,10 @@ class HistoryEvent(_Row):
 
 
 class Note(Operation):
-    """Lines for the history of runs."""
+    """Lines for the history of runs, and runs to mark as drifted."""
 
-    events: list[HistoryEvent]
+    events: list[HistoryEvent] = []
+    drifted: list[str] = []  # their ids
 
 
 class SettlePlan(_Row):
@@ -447,7 +449,8 @@ class RunRow(_Row):
     frozen_at: int | None = None
     irregular: int = 0  # readiness is recounted at every settle
     performing: int = 0
-    attributes: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}  # without those of Detent itself
+    drifted: bool = False  # it has the attribute DRIFTED
 
 
 class ExecutionRow(_Row):

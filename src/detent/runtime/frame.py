@@ -446,7 +446,7 @@ class FrameCore:
             what,
             extra={"run": self.run_id, "type": self.definition.name},
         )
-        self.note(event, detail)
+        self.note(event, detail, drifted=True)
 
     def begin_new(self, key: str, kind: str, name: str) -> None:
         """Something new is asked for: a strict workflow must have asked for all that it recorded before."""
@@ -468,9 +468,9 @@ class FrameCore:
             plain = text
         return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}…"
 
-    def note(self, event: str, detail: object) -> None:
-        """A line for the run's history; nobody waits for it."""
-        self.services.note(self.run_id, event, detail)
+    def note(self, event: str, detail: object, *, drifted: bool = False) -> None:
+        """Add a line to the run's history, and mark the run as drifted if asked; does not wait."""
+        self.services.note(self.run_id, event, detail, drifted=drifted)
 
     # What a step's context asks (context.StepBackend)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..awaiting import close_unawaited, refuse_unawaited
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
-from ..errors import CompensationFailed
+from ..errors import CompensationFailed, StepMismatch, StepsNotAsked
 from ..kernel.model import MAIN, Claimed, ExecutionKey, Park, Settle, Settled, Verdict
 from ..kernel.settle import Ending, Outcome, settle
 from . import undo
@@ -75,6 +75,8 @@ def _workflow(frame: Frame) -> Routine[Ending]:
         return (yield from _canceled(frame))
     except PauseRun as signal:
         frame.raised = signal.error
+        if isinstance(signal.error, StepMismatch | StepsNotAsked):
+            frame.services.mark_drifted(frame.run_id)  # committed with the pause, or before it
         return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
     except CancelRun as signal:
         frame.raised = signal.error

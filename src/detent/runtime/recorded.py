@@ -342,7 +342,7 @@ class RecordedFrame(Frame):
     def begin_new(self, key: str, kind: str, name: str) -> None:
         """What is new is judged when the replay is over."""
 
-    def note(self, event: str, detail: object) -> None:
+    def note(self, event: str, detail: object, *, drifted: bool = False) -> None:
         """The history is not written to."""
 
 

@@ -235,11 +235,15 @@ class Services:
         if definition not in self.registry:
             raise UnknownDefinition(definition.name)
 
-    def note(self, run_id: str, event: str, detail: object) -> None:
-        """Add a line to a run's history, soon; nobody waits for it."""
+    def note(self, run_id: str, event: str, detail: object, *, drifted: bool = False) -> None:
+        """Add a line to a run's history, and mark the run as drifted if asked; does not wait."""
         text = msgspec.json.encode(detail).decode()
         line = HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
-        self.committer.post(Note(events=[line]))
+        self.committer.post(Note(events=[line], drifted=[run_id] if drifted else []), forever=drifted)
+
+    def mark_drifted(self, run_id: str) -> None:
+        """Mark a run as one whose code differs from its record; does not wait for the commit."""
+        self.committer.post(Note(drifted=[run_id]), forever=True)
 
     def failed(self, error: BaseException, context: Context, what: str, *, level: int) -> None:
         """Log a failure that is stored by now, and pass it to the app's error hook."""

@@ -302,6 +302,7 @@ def _plan(op: Operation, plans: Plans) -> Any:
         return _send(op, seen, changes)
     if isinstance(op, Note):
         changes.history += op.events
+        changes.drifted.update(op.drifted)
         return Verdict.APPLIED
     raise TypeError(f"the store has no operation {type(op).__name__}")
 

@@ -29,7 +29,7 @@ from . import readiness
 from .base import Tx, batch, send
 from .canceling import cancel_rest, wake_waiting
 from .deadlines import rows_of
-from .listing import attribute_rows
+from .listing import attribute_rows, mark_drifted
 
 
 class Changes(msgspec.Struct):
@@ -57,6 +57,7 @@ class Changes(msgspec.Struct):
     finished: set[str] = field(default_factory=set)  # runs of graphs that ended with nodes scheduled
     waits: list[dict[str, str]] = field(default_factory=list)
     over: set[str] = field(default_factory=set)  # runs whose end nodes of other runs wait for
+    drifted: set[str] = field(default_factory=set)  # runs to mark as drifted
     now: int = 0
 
     def step(self, step: Step) -> None:
@@ -126,6 +127,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         send(tx, statement, rows)
     if attributes := attribute_rows(changes.runs):
         send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
+    if changes.drifted:
+        mark_drifted(tx, changes.drifted)
     if deadlines := rows_of(changes.runs):
         send(tx, sql.deadlines.insert, deadlines)
     # Counted before anything is put down: what is put down looks by itself what has happened by now.

@@ -19,14 +19,15 @@ The rest are conditions on the runs that it meets, until there are `limit` of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import field
 
-from ..kernel.model import Attribute, ExecutionRow, ExecutionState, NewRun, RunRow
-from .base import Tx, batch, rows_to
+from ..arguments import RESERVED
+from ..kernel.model import DRIFTED, Attribute, ExecutionRow, ExecutionState, NewRun, RunRow
+from .base import Tx, batch, rows_to, send
 from .queries import HAS_ATTRIBUTE, HAS_OVERDUE, PARTS_OF_ACTIVE, STATES, Queries
 from .statements import RUN_FIELDS
 
@@ -75,11 +76,13 @@ def runs(tx: Tx, wanted: Wanted) -> list[RunRow]:
 
 
 def to_runs(rows: list[tuple[Any, ...]]) -> list[RunRow]:
-    """Runs as they are read; their attributes come as one JSON text."""
+    """Runs as they are read; their attributes come as one JSON text, with those of Detent itself."""
     found = []
     for row in rows:
         run = RunRow(**dict(zip(RUN_FIELDS, row, strict=True)))
-        run.attributes = _attributes(row[-1])
+        stored = _attributes(row[-1])
+        run.attributes = {name: value for name, value in stored.items() if not name.startswith(RESERVED)}
+        run.drifted = DRIFTED in stored
         found.append(run)
     return found
 
@@ -115,6 +118,17 @@ def attributes_of(run_id: str, attributes: Mapping[str, Attribute], created_at: 
         }
         for name, value in sorted(attributes.items())
     ]
+
+
+def mark_drifted(tx: Tx, runs: Iterable[str]) -> None:
+    """Give these runs the attribute DRIFTED; a run that is marked already, or is removed, stays as it is."""
+    ids = [{"id": run} for run in sorted(runs)]
+    found = {row[0]: row[3] for row in tx.query(tx.sql.created_runs, rows=batch(ids))}
+    marks = [
+        row for run in sorted(found) for row in attributes_of(run, {DRIFTED: True}, created_at=found[run])
+    ]
+    if marks:
+        send(tx, tx.driver.adapt(tx.driver.queries.insert_new_attributes), marks)
 
 
 def _plain(value: Attribute) -> type:

@@ -40,6 +40,7 @@ class Queries(msgspec.Struct, frozen=True):
     """All of them; a dialect that lacks one does not type-check."""
 
     insert_attributes: str
+    insert_new_attributes: str
     delete_attributes: str
     # Parts of a listing: what is selected, where it begins, what is asked
     whole_run: str
@@ -76,6 +77,7 @@ def build_queries(d: Dialect) -> Queries:
     return Queries(
         insert_attributes=f"""
 INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_columns)}""",
+        insert_new_attributes=d.insert_new("detent_attributes", attribute_columns, ("run_id", "name")),
         delete_attributes=d.delete("detent_attributes", ("run_id", "name")),
         whole_run=f"SELECT {whole_run(d)}",
         by_created=runs("detent_runs_created"),

@@ -359,8 +359,9 @@ SELECT result FROM detent_steps
     )
 
 
-_NO_COLUMNS = ("performing", "attributes")  # read from other tables, and written there
-RUN_FIELDS = (*(c for c in columns_of(RunRow) if c not in _NO_COLUMNS), *_NO_COLUMNS)
+_OTHER_TABLES = ("performing", "attributes")  # read from other tables, and written there
+_NO_COLUMNS = (*_OTHER_TABLES, "drifted")  # the last one is an attribute
+RUN_FIELDS = (*(c for c in columns_of(RunRow) if c not in _NO_COLUMNS), *_OTHER_TABLES)
 EXECUTING = "EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')"
 
 
