@@ -375,7 +375,7 @@ def test_an_input_that_cannot_be_decided_blocks_its_inbox_alone_and_visibly(apps
     assert texts(app, Log) == ["a"]
     assert pending_inputs(app) == 2
     failed = failed_inboxes(app)
-    assert "Undecidable" in failed[-1].error.type  # type: ignore[union-attr]
+    assert "Undecidable" in failed[-1].error.type
     assert app.execute(Log, Say("l", "past the inbox")), "the instance itself goes on"
 
 
