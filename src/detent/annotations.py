@@ -105,7 +105,7 @@ def _has_aliases(model: Any) -> bool:
 
 
 def _is_pydantic(cls: Any) -> bool:
-    pydantic = sys.modules.get("pydantic")  # whoever has a model has imported it
+    pydantic = sys.modules.get("pydantic")  # a program with a model has imported it
     return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
 
 

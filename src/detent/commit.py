@@ -119,7 +119,7 @@ class Committer:
                     entry.future = entry.loop.create_future()
 
     def post(self, operation: Operation, *, forever: bool = False) -> None:
-        """Commit some time soon; nobody waits for it.  `forever`: keep it while the database is away."""
+        """Commit soon, without a waiting caller.  `forever`: keep it while the database is away."""
         self._post(Entry(operation, None if forever else 0.0))
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ class Committer:
             with self._mutex:
                 if entry in self._queue:
                     self._queue.remove(entry)
-        self._wake_leader()  # whoever is to lead now may not have been woken yet
+        self._wake_leader()  # the next leader may not have been woken yet
 
     def _answer(self, entries: Sequence[Entry]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
@@ -448,7 +448,7 @@ class Committer:
         return None
 
     def _pause(self, entries: Sequence[Entry], error: Exception, wait: float) -> None:
-        """Wait before the next try; whoever is out of patience is told."""
+        """Wait before the next try; callers whose patience has ended are told."""
         now = time.monotonic()
         deadlines = [entry.deadline for entry in entries if entry.deadline is not None]
         self._answer(self._give_up([*entries, *self._impatient(now)], now, error))

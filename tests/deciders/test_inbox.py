@@ -232,7 +232,7 @@ def test_an_input_that_waits_for_an_uncommitted_enqueue_comes_behind_it(apps: Ap
 
 
 def test_an_input_that_is_executed_while_a_worker_empties_the_inbox_comes_behind_it(apps: Apps) -> None:
-    """Whoever comes first decides what waits; the worker does not decide it again."""
+    """The first one decides what waits; the worker does not decide it again."""
     app = apps(Log, worker=False)
     for text in "ab":
         app.enqueue_input(Log, Say("l", text))

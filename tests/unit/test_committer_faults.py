@@ -391,7 +391,7 @@ def test_a_start_that_is_still_being_committed_when_it_is_looked_up_is_ours() ->
 
 
 def test_what_follows_a_commit_cannot_undo_it() -> None:
-    """Nobody could be told: the callers have their answers all the same, and the leases are looked for."""
+    """The hook fails: the callers still get their answers, and the leases are looked for."""
     store = FakeStore()
 
     def fail(operations: Sequence[Operation], applied: Applied) -> None:

@@ -33,7 +33,7 @@ SELECT t.run_id
 SELECT r.id, r.state
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id""",
-        # What somebody else has in hand is skipped, so that nobody waits here.
+        # Rows that another transaction has locked are skipped, so this never waits.
         waiting=f"""
 SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.queue
   FROM {d.rows("run_id")}
@@ -45,7 +45,7 @@ SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.queue
         postpone=d.update(
             "detent_deadlines", ("run_id", "deadline"), "deadline = x.deadline", "t.run_id = x.run_id"
         ),
-        # Of those that are over already, nobody waits for the deadline.
+        # Runs that have ended need no deadline.
         next="""
 SELECT MIN(t.deadline)
   FROM detent_deadlines t

@@ -187,7 +187,7 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
 
 
 def disclaim(tx: Tx, worker: str, tokens: Collection[str]) -> int:
-    """Hand back what is leased under these tokens, and say how much: nobody knows of it here."""
+    """Hand back what is leased under these tokens, and return how much: this worker does not execute it."""
     held: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.held_by, worker=worker))
     lost = [c for c in held if c.token in tokens]
     if lost:
