@@ -29,7 +29,7 @@ from detent.errors import (
 from detent.runtime import bodies
 from detent.stores.opening import open_store
 from detent.worker import heart
-from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, result
+from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, recorded, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
 
@@ -566,3 +566,28 @@ def test_a_canceled_run_is_not_tried_again(
     count = len(calls)
     time.sleep(0.1)
     assert len(calls) == count
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_an_async_transactional_step_is_not_a_task_of_its_workflow(apps: Apps, is_async: bool) -> None:
+    @step(transactional=True)
+    async def debit(tx: detent.AsyncTransaction, amount: int) -> int:
+        await tx.execute("SELECT 1")
+        return amount
+
+    @step
+    async def plain(number: int) -> int:
+        return number
+
+    @workflow(id="flow")
+    def flow() -> list[int]:
+        return [f for n in range(3) for f in (debit.sync(n), plain.sync(n))]
+
+    @workflow(id="flow")
+    async def aflow() -> list[int]:
+        return [f for n in range(3) for f in (await debit(n), await plain(n))]
+
+    chosen: Any = aflow if is_async else flow
+    run = apps(chosen).start(chosen)
+    assert result(run) == [0, 0, 1, 1, 2, 2]
+    assert recorded(run, "step") == [name for n in ("", "#2", "#3") for name in (f"debit{n}", f"plain{n}")]

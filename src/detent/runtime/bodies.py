@@ -163,8 +163,9 @@ def _on_loop(services: Services, body: Body, tx: Any = None) -> Any:
     context = contextvars.copy_context()
 
     async def run() -> Any:
-        task = acarry(_awaited(body, body.args, tx))
-        return await asyncio.get_running_loop().create_task(task, context=context)
+        # The task is made directly: the loop's factory would number it as a branch of the workflow.
+        loop = asyncio.get_running_loop()
+        return await asyncio.Task(acarry(_awaited(body, body.args, tx)), loop=loop, context=context)
 
     try:
         return asyncio.run_coroutine_threadsafe(run(), services.loop.get()).result()

@@ -116,6 +116,9 @@ class Frame(FrameCore):
             if not self.put_down:
                 self._note_cancel(call, begun)
             raise
+        finally:
+            if self.turns is not None:  # another thread of the workflow has started a task meanwhile
+                self.turns.drop(call.key)
 
     async def _adrive_in_turn(self, turns: Turns, call: Call[T]) -> T:
         task, begun = asyncio.current_task(), self.now_on_loop()
