@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from detent import App
-from detent.errors import DatabaseUnavailable
+from detent.errors import InvalidArgument
 from tests.acceptance.programs import chains
 from tests.acceptance.support import (
     Process,
@@ -141,7 +141,8 @@ def test_a_folder_that_goes_away_is_waited_for(at_work: tuple[World, App, Proces
     runs = start_chains(app, RUNS)
     folder = world.folder / "data"
     folder.rename(world.folder / "elsewhere")
-    with pytest.raises(DatabaseUnavailable):
+    # A new app says at once that there is no folder; those that are open wait for it.
+    with pytest.raises(InvalidArgument, match="does not exist"):
         App(world.url, patience=timedelta(seconds=0.5)).open()
     time.sleep(AWAY)
     (world.folder / "elsewhere").rename(folder)
