@@ -444,3 +444,30 @@ def test_runs_that_are_started_concurrently_have_their_place_in_the_order(apps: 
     result(app.start(flow))
     assert deliveries.agree
     async_app.engine.close()
+
+
+def test_other_threads_may_use_the_loop_while_answers_are_ordered(apps: Apps) -> None:
+    """The queue of the loop changes while it is looked at."""
+
+    @workflow
+    async def flow() -> int:
+        return sum(await asyncio.gather(*(fetch(number) for number in range(200))))
+
+    app = apps(flow, fetch)
+    loop = app.engine.services.loop.get()
+    done = threading.Event()
+
+    def disturb() -> None:
+        while not done.is_set():
+            for _ in range(50):
+                loop.call_soon_threadsafe(lambda: None)
+
+    threads = [threading.Thread(target=disturb, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert result(app.start(flow)) == sum(number * 10 for number in range(200))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

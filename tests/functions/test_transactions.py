@@ -27,6 +27,7 @@ from detent.errors import (
     TransactionMisused,
 )
 from detent.runtime import bodies
+from detent.runtime.frames import Frame
 from detent.stores.opening import open_store
 from detent.worker import heart
 from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, recorded, result
@@ -569,7 +570,9 @@ def test_a_canceled_run_is_not_tried_again(
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-def test_an_async_transactional_step_is_not_a_task_of_its_workflow(apps: Apps, is_async: bool) -> None:
+def test_an_async_transactional_step_is_not_a_task_of_its_workflow(
+    apps: Apps, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @step(transactional=True)
     async def debit(tx: detent.AsyncTransaction, amount: int) -> int:
         await tx.execute("SELECT 1")
@@ -588,6 +591,10 @@ def test_an_async_transactional_step_is_not_a_task_of_its_workflow(apps: Apps, i
         return [f for n in range(3) for f in (await debit(n), await plain(n))]
 
     chosen: Any = aflow if is_async else flow
-    run = apps(chosen).start(chosen)
+    made: list[Any] = []
+    app = apps(chosen)
+    monkeypatch.setattr(Frame, "branched", lambda frame, task, scope: made.append(task))
+    run = app.start(chosen)
     assert result(run) == [0, 0, 1, 1, 2, 2]
+    assert made == []
     assert recorded(run, "step") == [name for n in ("", "#2", "#3") for name in (f"debit{n}", f"plain{n}")]

@@ -168,7 +168,9 @@ def _on_loop(services: Services, body: Body, tx: Any = None) -> Any:
         return await asyncio.Task(acarry(_awaited(body, body.args, tx)), loop=loop, context=context)
 
     try:
-        return asyncio.run_coroutine_threadsafe(run(), services.loop.get()).result()
+        # In an empty context, for the same reason.
+        loop = services.loop.get()
+        return contextvars.Context().run(asyncio.run_coroutine_threadsafe, run(), loop).result()
     except Carried as carried:
         raise carried.error from None
 

@@ -344,7 +344,8 @@ class Turns:
         if ready is None:  # a loop that does not show what it will run next, such as uvloop
             self._quiet += 1
             return self._quiet > QUIET_TICKS
-        return not any(self._is_code(handle) for handle in ready)
+        # A copy: other threads add callbacks at any time.
+        return not any(self._is_code(handle) for handle in list(ready))
 
     def _is_code(self, handle: Any) -> bool:
         """Whether a callback belongs to the workflow's own code, such as the end of a `gather`."""
