@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from .context import Frame
+from .context import Frame, Unawaited
 from .errors import NotAwaited
 
 T = TypeVar("T")
-MOST_REMEMBERED = 16  # calls; when there are more, those that have begun are forgotten
 
 
 def refuse_without_loop(frame: Frame, what: str, instead: str) -> None:
@@ -28,12 +27,9 @@ def refuse_without_loop(frame: Frame, what: str, instead: str) -> None:
 
 def watched(frame: Frame, what: str, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
     """Remember a coroutine until it has begun."""
-    remembered = frame.unawaited
-    if remembered is None:
-        remembered = frame.unawaited = []
-    elif len(remembered) >= MOST_REMEMBERED:
-        remembered[:] = [item for item in remembered if _not_begun(item[1])]
-    remembered.append((what, coroutine))
+    if frame.unawaited is None:
+        frame.unawaited = Unawaited()
+    frame.unawaited.add(what, coroutine)
     return coroutine
 
 
@@ -49,18 +45,14 @@ def refuse_unawaited(frame: Frame) -> None:
 
 def close_unawaited(frame: Frame) -> list[str]:
     """Close what was called and has not begun, so that Python does not warn; returns the names."""
-    remembered, frame.unawaited = frame.unawaited or [], None
-    forgotten = [item for item in remembered if _not_begun(item[1])]
+    remembered, frame.unawaited = frame.unawaited, None
+    forgotten = remembered.not_begun() if remembered is not None else []
     if forgotten:
         of_tasks = {id(task.get_coro()) for task in frame.branches}
         forgotten = [item for item in forgotten if id(item[1]) not in of_tasks]
     for _, coroutine in forgotten:
         coroutine.close()
     return list(dict.fromkeys(what for what, _ in forgotten))
-
-
-def _not_begun(coroutine: Any) -> bool:
-    return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
 
 
 def _loop_is_running() -> bool:

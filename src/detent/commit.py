@@ -154,15 +154,17 @@ class Committer:
 
     def _post(self, entry: Entry) -> None:
         closing = self._closing.is_set()  # then the thread is leaving, and the caller leads
+        handed_over = False
         try:
             with self._mutex:
                 if not closing and not self._start_thread():
                     raise RuntimeError("no thread could be started to commit; the operation was not begun")
                 self._queue.append(entry)
                 if self._leading is None:
+                    handed_over = not closing
                     self._leading = entry if closing else _SERVER
         finally:
-            if self._leading is _SERVER:
+            if handed_over:  # also by a caller that is interrupted here
                 self._handed_over.release()
         if self._leading is entry:
             self._lead(entry)

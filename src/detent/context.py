@@ -80,6 +80,33 @@ class FlowControl(Signal):
         return self.verb == "finished" or self.after
 
 
+FEW_CALLS = 16  # calls that are remembered before the first look for those that have begun
+
+
+class Unawaited:
+    """Calls of a workflow that may not have been awaited yet."""
+
+    __slots__ = ("calls", "most")
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self.most = FEW_CALLS
+
+    def add(self, what: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        if len(self.calls) >= self.most:
+            self.calls = self.not_begun()
+            # Doubled, so that a thousand calls which wait side by side are not looked at a thousand times.
+            self.most = max(FEW_CALLS, 2 * len(self.calls))
+        self.calls.append((what, coroutine))
+
+    def not_begun(self) -> list[tuple[str, Coroutine[Any, Any, Any]]]:
+        return [call for call in self.calls if _not_begun(call[1])]
+
+
+def _not_begun(coroutine: Any) -> bool:
+    return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
+
+
 class Frame(Protocol):
     """One delivery of a run to a worker, as definitions see it."""
 
@@ -96,7 +123,7 @@ class Frame(Protocol):
         ...
 
     # Calls that were made and have not begun (awaiting.py), and the tasks of the workflow.
-    unawaited: list[tuple[str, Coroutine[Any, Any, Any]]] | None
+    unawaited: Unawaited | None
     branches: set[Any]
 
     def drive(self, call: Call[T] | Routine[T]) -> T:

@@ -77,12 +77,13 @@ class Scope:
 class Journal:
     """What a run has recorded so far, and what this replay has asked for."""
 
-    __slots__ = ("_asked", "_entries", "_seq")
+    __slots__ = ("_asked", "_entries", "_seq", "has_cancels")
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self._entries = {step.key: step for step in steps}
         self._seq = max((step.seq for step in self._entries.values()), default=0)
         self._asked: set[str] = set()
+        self.has_cancels = any(step.kind == CANCEL for step in self._entries.values())
 
     def find(self, key: str) -> Step | None:
         """What is recorded under `key`; asking marks it as still wanted by the code."""
@@ -96,6 +97,8 @@ class Journal:
     def put(self, step: Step) -> Step:
         """Take over an entry that is durable now."""
         self._entries[step.key] = step
+        if step.kind == CANCEL:
+            self.has_cancels = True
         return step
 
     def next_seq(self) -> int:

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from ..clock import span_micros
-from ..context import Abandoned, Call, Canceled, CancelRun, Context, PauseRun, Routine, RunInfo, Suspended
+from ..context import (
+    Abandoned,
+    Call,
+    Canceled,
+    CancelRun,
+    Context,
+    PauseRun,
+    Routine,
+    RunInfo,
+    Suspended,
+    Unawaited,
+)
 from ..errors import PayloadError, StepMismatch, StepsNotAsked
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
@@ -89,7 +100,7 @@ class FrameCore:
         self.unwritten: list[model.Step] = []  # records that travel with the next commit
         self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
-        self.unawaited: list[tuple[str, Coroutine[Any, Any, Any]]] | None = None  # see awaiting.py
+        self.unawaited: Unawaited | None = None  # see awaiting.py
         self.shown: frozenset[str] = frozenset()  # those that the journal shows as executing
 
     # Records
@@ -230,7 +241,7 @@ class FrameCore:
         yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
-        attempt, lost = self._attempts_made(found)
+        attempt, lost = self._attempts_made(found) if found is not None else (self.crashes, self.crashes)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
@@ -239,7 +250,11 @@ class FrameCore:
             try:
                 if step.transactional:
                     return (yield from self._transactional(step, context, text, started, args, kwargs, kind))
-                value = yield from self._body(Body(step, context, args, kwargs), started)
+                self.running[key] = (context, started)
+                try:
+                    value = yield Body(step, context, args, kwargs)
+                finally:
+                    self._body_ended(key)
                 result = self.encode(value, f"the result of step {key!r}", step.returns)
                 value = self.services.codec.decode(result, step.returns, f"the result of step {key!r}")
             except Exception as raised:
@@ -265,13 +280,11 @@ class FrameCore:
             )
             return value
 
-    def _attempts_made(self, entry: model.Step | None) -> tuple[int, int]:
+    def _attempts_made(self, entry: model.Step) -> tuple[int, int]:
         """How many attempts at a step have begun, and how many of them died with their worker.
 
         Only those that failed use up the step's `Retry`; the others are limited by `max_recoveries`.
         """
-        if entry is None:
-            return self.crashes, self.crashes
         made, lost, died = entry.attempt, int(entry.progress or 0), self.crashes
         if entry.state == StepState.RETRYING:
             if (self.claimed.started_at or 0) < (entry.wake_at or 0):
@@ -282,15 +295,11 @@ class FrameCore:
                 died = 1 + max(0, self.claimed.attempt - entry.written_by - 1)
         return made + died, lost + died
 
-    def _body(self, body: Body, started: int) -> Routine[Any]:
-        self.running[body.context.key] = (body.context, started)
-        try:
-            return (yield body)
-        finally:
-            self.crashes = 0  # the run has come past the place where its worker died
-            self.running.pop(body.context.key, None)
-            if self.shown:
-                self.shown -= {body.context.key}
+    def _body_ended(self, key: str) -> None:
+        self.crashes = 0  # the run has come past the place where its worker died
+        self.running.pop(key, None)
+        if self.shown:
+            self.shown -= {key}
 
     def _transactional(
         self,
@@ -330,7 +339,11 @@ class FrameCore:
             ours = [entry for entry in steps if entry.written_by == self.claimed.attempt]
             return any(entry.key == context.key and entry.state in FINAL for entry in ours)
 
-        yield from self._body(TransactionalBody(step, context, args, kwargs, finish, recorded), started)
+        self.running[context.key] = (context, started)
+        try:
+            yield TransactionalBody(step, context, args, kwargs, finish, recorded)
+        finally:
+            self._body_ended(context.key)
         self.journal.put(written[0])
         return self.recorded(step.name, written[0], step.returns)
 

@@ -75,9 +75,21 @@ class Frame(FrameCore):
         if not isinstance(call, Call):
             return await adrive(self.services, call, self._idling)
         try:
-            if self.turns is None and self.journal.peek(cancel_key(call.key)) is None:
-                return await self._adrive_alone(call)
-            return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+            if self.turns is not None or (
+                self.journal.has_cancels and self.journal.peek(cancel_key(call.key)) is not None
+            ):
+                return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+            # The only line of calls: there is nothing to put in order.
+            begun = self.now_on_loop()
+            try:
+                return await adrive(self.services, call.routine, self._idling)
+            except asyncio.CancelledError:
+                if not self.put_down:
+                    self._note_cancel(call, begun)
+                raise
+            finally:
+                if self.turns is not None:  # another thread of the workflow has started a task meanwhile
+                    self.turns.drop(call.key)
         except (PauseRun, CancelRun) as signal:
             self._stop_all(signal)
             raise
@@ -106,19 +118,6 @@ class Frame(FrameCore):
             if self._idling.main is not None:
                 self.turns.began(self._idling.main)
         return self.turns
-
-    async def _adrive_alone(self, call: Call[T]) -> T:
-        """The only line of calls: there is nothing to put in order."""
-        begun = self.now_on_loop()
-        try:
-            return await adrive(self.services, call.routine, self._idling)
-        except asyncio.CancelledError:
-            if not self.put_down:
-                self._note_cancel(call, begun)
-            raise
-        finally:
-            if self.turns is not None:  # another thread of the workflow has started a task meanwhile
-                self.turns.drop(call.key)
 
     async def _adrive_in_turn(self, turns: Turns, call: Call[T]) -> T:
         task, begun = asyncio.current_task(), self.now_on_loop()

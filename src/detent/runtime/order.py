@@ -89,6 +89,7 @@ class Turns:
         self._moving: set[asyncio.Task[Any] | None] = set()  # about to return with their answer
         # Of what is new
         self._expected: dict[str, int] = {}  # answers that are being recorded
+        self._places: list[tuple[int, str]] = []  # the same as a heap; may hold some that were dropped
         self._ready: list[tuple[int, int, _Waiting]] = []
         self._count = itertools.count()
         # Of the tasks
@@ -227,6 +228,7 @@ class Turns:
     def expect(self, key: str, seq: int) -> None:
         """An answer is being recorded: later ones wait for it."""
         self._expected[key] = seq
+        heapq.heappush(self._places, (seq, key))
 
     def drop(self, key: str) -> None:
         """The answer does not come, or was delivered."""
@@ -235,15 +237,19 @@ class Turns:
 
     async def turn(self, seq: int) -> None:
         """Wait until all earlier answers were delivered, and the workflow is at rest."""
-        if not self._ready and not self._moving and seq <= self._first_expected(seq) and self.at_rest():
+        if not self._ready and not self._moving and self._is_first(seq) and self.at_rest():
             return
         waiting = _Waiting(self.loop)
         heapq.heappush(self._ready, (seq, next(self._count), waiting))
         self._arm()
         await waiting.future
 
-    def _first_expected(self, seq: int) -> int:
-        return min(self._expected.values(), default=seq)
+    def _is_first(self, seq: int) -> bool:
+        """Whether no earlier answer is still being recorded."""
+        places = self._places
+        while places and self._expected.get(places[0][1]) != places[0][0]:
+            heapq.heappop(places)
+        return not places or seq <= places[0][0]
 
     # Deliveries
 
@@ -327,7 +333,7 @@ class Turns:
     def _next_new(self) -> None:
         while self._ready and self._ready[0][2].future.done():
             heapq.heappop(self._ready)
-        if self._ready and self._ready[0][0] <= self._first_expected(self._ready[0][0]):
+        if self._ready and self._is_first(self._ready[0][0]):
             self._wake(heapq.heappop(self._ready)[2])
             self._arm()
 
