@@ -159,7 +159,9 @@ def enlist(store: SqlStore, *workers: str) -> None:
             store.register(worker_row(worker))
 
 
-def settling(claimed: Claimed, outcome: Outcome = Outcome.SUCCESS, **ending: Any) -> Settle:
+def settling(
+    claimed: Claimed, outcome: Outcome = Outcome.SUCCESS, *, waited: bool = True, **ending: Any
+) -> Settle:
     """The operation that ends an execution like this."""
     fields: dict[str, Any] = {"outcome": outcome, "now": NOW + SECOND}
     end = Ending(**(fields | ending))
@@ -170,6 +172,7 @@ def settling(claimed: Claimed, outcome: Outcome = Outcome.SUCCESS, **ending: Any
         now=end.now,
         plan=settle(claimed, end),
         parent=claimed.parent,
+        waited=waited,
     )
 
 

@@ -173,3 +173,13 @@ def test_recording_is_one_statement(filled: SqlStore) -> None:
     [claimed] = filled.claim("w1", queues=["default"], jobs=["job0"], tokens=["t"], now=NOW)
     quick = filled.driver.quick([recording(claimed, new_step(claimed.run_id, "fresh"))])
     assert quick is not None
+
+
+def test_the_quick_end_of_a_function_goes_through_indexes(filled: SqlStore) -> None:
+    end = getattr(filled.driver, "_quick_end", None)
+    if end is None:
+        assert filled.dialect != "postgres"
+        return
+    with filled._writer.transaction() as tx:
+        rows = tx.query(f"EXPLAIN {end}", worker="w1", rows=PARAMETERS["rows"])
+    assert not whole_tables(filled.dialect, "\n".join(row[0] for row in rows))

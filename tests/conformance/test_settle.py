@@ -1,5 +1,6 @@
 """Settling: an execution ends once, with all that follows, and never after its lease was lost."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,11 +29,19 @@ from tests.conformance.builders import (
     one,
     parking,
     recording,
-    settling,
     spawning,
     start,
     state_of,
 )
+from tests.conformance.builders import settling as builders_settling
+
+settling: Any = builders_settling
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["waited", "straight"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that never waited may end by a quicker way, to the same end."""
+    monkeypatch.setitem(globals(), "settling", partial(builders_settling, waited=request.param))
 
 
 def verdicts(answers: list[Any]) -> list[Verdict]:
@@ -303,3 +312,40 @@ def test_settles_of_many_runs_share_a_commit(store: SqlStore) -> None:
     answers = store.apply([settling(row, result=f'"{row.run_id}"') for row in claimed]).answers
     assert set(verdicts(answers)) == {Verdict.APPLIED}
     assert all(run.result == f'"{run.id}"' for run in store.runs(limit=300))
+
+
+def test_records_and_ends_of_many_runs_share_a_commit(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, start("r1", "r2", "r3"))
+    first, second, third = claim(store, limit=3)
+    ends = [settling(first, result="1"), settling(second, result="2")]
+    store.apply([recording(third, new_step(third.run_id, "a")), *ends])
+    assert [store.run(row.run_id).state for row in (first, second, third)] == [
+        "finished",
+        "finished",
+        "ready",
+    ]
+    assert [step.key for step in store.journal([third.run_id])[third.run_id]] == ["a"]
+
+
+def test_one_lost_lease_among_many_ends_is_answered_as_stale(store: SqlStore) -> None:
+    enlist(store, "w1")
+    one(store, start("r1", "r2", "r3"))
+    rows = claim(store, limit=3)
+    ends = [settling(row, result="1") for row in rows]
+    ends[1].token = "another"
+    answers = store.apply(ends).answers
+    assert verdicts(answers) == [Verdict.APPLIED, Verdict.STALE, Verdict.APPLIED]
+    assert store.run(rows[1].run_id).state == "ready"
+
+
+def test_the_end_of_a_run_that_another_process_watches_is_told(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = executing(store)
+    store.ends(["run"], watch=["run"])
+    told: list[str] = []
+    monkeypatch.setattr(store.driver, "notify", lambda tx, payload: told.append(payload))
+    answer = one(store, settling(claimed))
+    assert (answer.verdict, store.run("run").state) == (Verdict.APPLIED, "finished")
+    assert any("run" in payload for payload in told)

@@ -74,7 +74,7 @@ class StepState(StrEnum):
 
 # Plain data that never refers back to its holder: the collector of cycles need not count it (gc=False).
 # With thousands of runs under way it would otherwise take a third of the time.
-class _Row(msgspec.Struct, kw_only=True, gc=False):
+class _Row(msgspec.Struct, gc=False):
     """A row as it travels to and from the database."""
 
 

@@ -147,6 +147,13 @@ class Deferring(Protocol):
     def answer(self, asked: Any) -> list[tuple[Any, ...]]: ...
 
 
+class Way(msgspec.Struct):
+    """How a driver applies a batch by statements of its own (quick.py)."""
+
+    apply: Callable[[Tx], list[Any]]  # the answers; None for each operation that goes the long way
+    alone: bool = True  # a single statement, which needs no transaction around it
+
+
 class Driver(Protocol):
     """One database: its library, its dialect, its errors."""
 
@@ -211,8 +218,8 @@ class Driver(Protocol):
 
     def is_missing_table(self, error: BaseException) -> bool: ...
 
-    def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        """A way to apply this batch in a single statement, where there is one."""
+    def quick(self, operations: Sequence[Operation]) -> Way | None:
+        """A quicker way to apply this batch, where there is one (quick.py)."""
         ...
 
     def notify(self, tx: Tx, payload: str) -> None:
@@ -349,8 +356,7 @@ def news(*, work: bool, runs: Sequence[str] = ()) -> str:
 
 def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
     """Return rows whose columns are in the order of the struct's fields, as structs."""
-    names = struct.__struct_fields__
-    return [struct(**dict(zip(names, row, strict=True))) for row in rows]
+    return [struct(*row) for row in rows]  # by place: a tenth of what keywords take
 
 
 def pyformat(statements: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -27,6 +27,7 @@ from .base import (
     Office,
     Trouble,
     Tx,
+    Way,
     batch,
     largest_batch,
     named_to_pyformat,
@@ -34,7 +35,7 @@ from .base import (
 )
 from .dialect import columns_of, kind_of
 from .queries import build_queries
-from .quick import quickly
+from .quick import records_only
 from .statements import FINAL_STEP, Statements, build
 
 try:
@@ -328,8 +329,8 @@ class MySqlDriver:
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE
 
-    def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        return quickly(operations, self._record)
+    def quick(self, operations: Sequence[Operation]) -> Way | None:
+        return records_only(operations, self._record)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         rows = batch(steps)

@@ -10,7 +10,7 @@ ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,13 +25,14 @@ from .base import (
     Office,
     Trouble,
     Tx,
+    Way,
     batch,
     named_to_pyformat,
     pyformat,
 )
 from .dialect import columns_of, kind_of
 from .queries import build_queries
-from .quick import quickly
+from .quick import End, quick_batch
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
@@ -140,6 +141,35 @@ SELECT {names} FROM {dialect.rows(*columns)}
  WHERE detent_steps.state NOT IN {FINAL_STEP}""")
 
 
+def _end(dialect: PostgresDialect) -> str:
+    """Ends of functions and of their runs, fenced, in one statement; answers which runs have ended.
+
+    Only runs that are ready, and that no other process watches: the others go the long way.  Runs are
+    locked first, in the order of their ids, as everywhere.
+    """
+    return named_to_pyformat(f"""
+WITH office AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+     run AS MATERIALIZED (
+SELECT x.*, r.state AS was, r.watched AS watched
+  FROM {dialect.rows(*columns_of(End))}
+  JOIN detent_runs AS r ON r.id = x.run_id
+ WHERE EXISTS (SELECT 1 FROM office)
+ ORDER BY r.id COLLATE "C"
+   FOR UPDATE OF r),
+     ended AS (
+UPDATE detent_executions AS t
+   SET state = run.state, outcome = run.outcome, result = run.result, error = run.error,
+       finished_at = run.finished_at, ancestry_hash = NULL
+  FROM run
+ WHERE t.run_id = run.run_id AND t.node = run.node AND t.attempt = run.attempt
+   AND t.state = 'executing' AND t.token = run.token AND run.was = 'ready' AND run.watched = 0
+RETURNING t.run_id, run.run_state, run.result, run.error, run.finished_at)
+UPDATE detent_runs AS r
+   SET state = ended.run_state, result = ended.result, error = ended.error, finished_at = ended.finished_at
+  FROM ended WHERE r.id = ended.run_id
+RETURNING r.id""")
+
+
 class PostgresDriver:
     name = "PostgreSQL"
     ddl_commits = False
@@ -148,7 +178,8 @@ class PostgresDriver:
     largest = 1 << 29  # a value has at most 1 GB
     statements: Statements = pyformat(build(PostgresDialect()))
     queries = build_queries(PostgresDialect())
-    _quick = _record(PostgresDialect())
+    _quick_record = _record(PostgresDialect())
+    _quick_end = _end(PostgresDialect())
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:
@@ -262,11 +293,23 @@ class PostgresDriver:
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pg_errors.UndefinedTable)
 
-    def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        return quickly(operations, self._record)
+    def quick(self, operations: Sequence[Operation]) -> Way | None:
+        found = quick_batch(operations)
+        if found is None:
+            return None
 
-    def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
-        return tx.run(self._quick, worker=worker, rows=batch(steps)) == len(steps)
+        def apply(tx: Tx) -> list[Any]:
+            steps, ends = found.steps, found.ends
+            if not ends:
+                written = tx.run(self._quick_record, worker=found.worker, rows=batch(steps))
+                return found.answers(recorded=written == len(steps), ended=set())
+            # Asked in a row: both go to the server at once.
+            record = f"{self._quick_record} RETURNING 1"
+            recorded = tx.ask(record, worker=found.worker, rows=batch(steps)) if steps else list
+            ended = tx.ask(self._quick_end, worker=found.worker, rows=batch(ends))
+            return found.answers(recorded=len(recorded()) == len(steps), ended={row[0] for row in ended()})
+
+        return Way(apply, alone=not found.ends)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.send("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)

@@ -80,8 +80,20 @@ class SqlStore(DeciderVerbs):
         Twice: settles and parks are stale, messages are dropped, records change nothing.
         """
         answers = self._quickly(operations)
-        if answers is not None:
+        if answers is None:
+            return self._slowly(operations, helpers_wanted, lessor)
+        left = [number for number, answer in enumerate(answers) if answer is None]
+        if not left:
             return batches.Applied(answers)
+        rest = self._slowly([operations[number] for number in left], helpers_wanted, lessor)
+        for number, answer in zip(left, rest.answers, strict=True):
+            answers[number] = answer
+        rest.answers = answers
+        return rest
+
+    def _slowly(
+        self, operations: Sequence[Operation], helpers_wanted: bool, lessor: Lessor | None
+    ) -> batches.Applied:
         if lessor is None:
             return self._again(
                 self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
@@ -101,11 +113,12 @@ class SqlStore(DeciderVerbs):
             raise
 
     def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
-        quick = self.driver.quick(operations)
-        if quick is None:
+        """The answers, None for what goes the long way; or None where all of it does."""
+        way = self.driver.quick(operations)
+        if way is None:
             return None
         try:
-            return self._writer.perform(quick, alone=True)
+            return self._writer.perform(way.apply, alone=way.alone)
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.RETRY:
                 raise

@@ -13,17 +13,17 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..errors import DatabaseUnavailable
 from ..kernel.model import Operation, Step
-from .base import Listener, Office, Trouble, Tx, batch
+from .base import Listener, Office, Trouble, Tx, Way, batch
 from .dialect import columns_of
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
 from .queries import build_queries
-from .quick import quickly
+from .quick import records_only
 from .statements import ACTIVE_HERO, FINAL_STEP, build
 
 BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
@@ -209,8 +209,8 @@ class SqliteDriver:
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
 
-    def quick(self, operations: Sequence[Operation]) -> Callable[[Tx], list[Any] | None] | None:
-        return quickly(operations, self._record)
+    def quick(self, operations: Sequence[Operation]) -> Way | None:
+        return records_only(operations, self._record)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         self.writes += 1
