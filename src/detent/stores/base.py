@@ -356,7 +356,10 @@ def news(*, work: bool, runs: Sequence[str] = ()) -> str:
 
 def rows_to(struct: Any, rows: list[tuple[Any, ...]]) -> list[Any]:
     """Return rows whose columns are in the order of the struct's fields, as structs."""
-    return [struct(*row) for row in rows]  # by place: a tenth of what keywords take
+    names = struct.__struct_fields__
+    if len(struct.__match_args__) == len(names):  # made by place, in a tenth of the time
+        return [struct(*row) for row in rows]
+    return [struct(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def pyformat(statements: Any) -> Any:
