@@ -19,6 +19,7 @@ from .engine.bulk import Changed
 from .engine.deciding import only_id
 from .engine.executions import find_executions
 from .engine.graphs import NodeState
+from .engine.outcomes import end_for_body
 from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.starting import START_MANY, calls_of
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
@@ -439,6 +440,9 @@ class Run(RunFacts, Generic[R]):
 
     def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._app.engine
+        known = end_for_body(engine.store, self.id, wants_pauses=not wait_paused)
+        if known is not None:
+            return known
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
         waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
         self._fresh = False

@@ -27,6 +27,7 @@ from .functions import Definition, Step
 from .kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from .kernel.policies import ExceptionPolicy
 from .signatures import ADVICE
+from .transactional import NO_ISOLATION
 
 LONGEST_CLASS_NAME = 100
 ANONYMOUS = "_"
@@ -444,6 +445,8 @@ def _check_method(node: Declared) -> None:
 def _check_job(node: Declared, job: Any) -> None:
     if not _is_job(job):
         raise node.error(f"has job={job!r}; a job is a step of its own, or a workflow")
+    if isinstance(job, Step) and job.isolation is not None:
+        raise node.error(f"has job={job.name!r}: {NO_ISOLATION}")
     if node.step.timeout is None:
         return
     if not isinstance(job, Step):

@@ -32,7 +32,7 @@ from .entries import Entry, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
 from .kernel.decide import Decided
 from .kernel.model import Operation, Settled, Verdict
-from .stores.base import Lessor, Trouble
+from .stores.base import Lessor, Trouble, user_transaction
 from .stores.batch import Applied
 from .stores.courses import MustGoAlone, without_repeats
 from .stores.sql import SqlStore
@@ -153,14 +153,16 @@ class Committer:
         self._handed_over.release()
 
     def _post(self, entry: Entry) -> None:
-        closing = self._closing.is_set()  # then the thread is leaving, and the caller leads
+        closing = self._closing.is_set()  # then the thread is leaving, and the caller leads:
+        # unless it is the body of a transactional step, which must not write beside its transaction.
+        may_lead = not closing or user_transaction.get() is None
         handed_over = False
         try:
             with self._mutex:
                 if not closing and not self._start_thread():
                     raise RuntimeError("no thread could be started to commit; the operation was not begun")
                 self._queue.append(entry)
-                if self._leading is None:
+                if self._leading is None and may_lead:
                     handed_over = not closing
                     self._leading = entry if closing else _SERVER
         finally:

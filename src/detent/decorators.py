@@ -13,6 +13,7 @@ from .declaring import Condition, NodeOptions
 from .errors import InvalidOption
 from .functions import Executor, FunctionWorkflow, NodeAction, OnException, Step
 from .kernel.policies import ExceptionPolicy, Retry
+from .transactional import Isolation
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,6 +25,7 @@ def step(function: Callable[P, R], /) -> Step[P, R]: ...
 def step(  # type: ignore[overload-overlap]
     *,
     transactional: Literal[True],
+    isolation: Isolation | None = None,
     id: str | None = None,
     retry: Retry | None = None,
     timeout: timedelta | float | None = None,
@@ -70,8 +72,9 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         def charge(order_id: int) -> str: ...
 
     `transactional=True` gives it a first parameter `tx`, a transaction of the same
-    database: its writes and its record commit together.  `executor="process"` runs
-    it in another process.  `id` fixes its name over renames.
+    database: its writes and its record commit together.  `isolation` is that of the
+    transaction; without it the database's default holds.  `executor="process"` runs it
+    in another process.  `id` fixes its name over renames.
 
     In a `detent.Workflow` class it makes a method a node that follows the step before it;
     the options for that are in the guide.

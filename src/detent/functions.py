@@ -23,6 +23,7 @@ from .declaring import NodeOptions, check_queue_and_priority
 from .errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
 from .kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from .signatures import RETURN, Signature
+from .transactional import Isolation, problem_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -221,6 +222,7 @@ class Step(Definition[P, R]):
         timeout: timedelta | float | None = None,
         on_exception: Any = None,
         transactional: bool = False,
+        isolation: Isolation | None = None,
         executor: Executor = "thread",
         strict: bool = False,
         queue: str | None = None,
@@ -245,13 +247,10 @@ class Step(Definition[P, R]):
             raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
         if executor == "process":
             self._check_process(transactional)
-        if transactional and self.timeout is not None and not self.is_async:
-            raise self._error(
-                "is transactional and a `def`: its thread cannot be stopped in the middle of a transaction, "
-                "so it takes no timeout; make it `async def`, or set a statement timeout in it"
-            )
-        if transactional and len(self._parameters) <= self.is_method:
-            raise self._error("is transactional, so its first parameter must be the transaction, tx")
+        problem = problem_of(self, len(self._parameters), transactional, isolation)
+        if problem is not None:
+            raise self._error(problem)
+        self.isolation = isolation
         self.retry = retry or (REATTEMPT if on_exception == "reattempt" else NO_RETRY)
         self.on_exception = on_exception
         self.transactional = transactional

@@ -449,9 +449,9 @@ def test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own(
     commit = first.engine.store.transaction
 
     @contextmanager
-    def cut_off() -> Iterator[Any]:
+    def cut_off(*args: Any, **options: Any) -> Iterator[Any]:
         monkeypatch.setattr(first.engine.store, "transaction", commit)
-        with suppress(ZeroDivisionError), commit() as tx:
+        with suppress(ZeroDivisionError), commit(*args, **options) as tx:
             yield tx
             raise ZeroDivisionError  # rolled back, as a server does with a session that it ends
         bury(first, buried_by=second)

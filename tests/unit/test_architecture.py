@@ -20,8 +20,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("kernel",),
     (
-        "context awaiting declaring child_options functions decorators blueprint durable workflows arrows "
-        "graphs decisions deciders projections",
+        "context awaiting declaring child_options transactional functions decorators blueprint durable "
+        "workflows arrows graphs decisions deciders projections",
         "stores",
     ),
     ("commit entries",),

@@ -13,6 +13,7 @@ from ..context import current_frame, current_step
 from ..engine import Engine, bulk, graphs
 from ..engine.bulk import Changed
 from ..engine.graphs import NodeState
+from ..engine.outcomes import end_for_body
 from ..engine.queries import Filters, RunQueries, Walk, find_runs
 from ..engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
 from ..errors import ResultTimeout
@@ -56,6 +57,10 @@ class AsyncRun(RunFacts, Generic[R]):
 
     async def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._engine
+        if engine.store.inside() is not None:
+            known = await in_thread(lambda: end_for_body(engine.store, self.id, wants_pauses=not wait_paused))
+            if known is not None:
+                return known
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[RunEnd] = loop.create_future()
         waiter = engine.wait_for(

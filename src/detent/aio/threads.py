@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from ..context import ask_database
 from ..runtime.services import Threads
+from ..stores.base import user_transaction
 
 T = TypeVar("T")
 
@@ -15,4 +16,14 @@ T = TypeVar("T")
 async def in_thread(job: Callable[[], T]) -> T:
     """Run blocking work in a thread, never in the loop's default executor: that one is the user's."""
     ask_database("the database")
-    return cast(T, await asyncio.wrap_future(Threads.shared().submit(job)))
+    held = user_transaction.get()
+
+    def inside() -> T:
+        """As code of the same transactional step: it must not wait for that step's own transaction."""
+        token = user_transaction.set(held)
+        try:
+            return job()
+        finally:
+            user_transaction.reset(token)
+
+    return cast(T, await asyncio.wrap_future(Threads.shared().submit(job if held is None else inside)))

@@ -26,7 +26,6 @@ from ..errors import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidState,
-    TransactionMisused,
 )
 from ..functions import FunctionWorkflow
 from ..ids import uuid7
@@ -50,7 +49,6 @@ from ..kernel.model import (
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally, tokens_of
-from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from ..stores.base import Listener, Trouble
 from ..stores.batch import Applied
@@ -360,8 +358,7 @@ class Engine:
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
     ) -> Start:
         """The operation that starts these runs; what fits is leased to our worker."""
-        if in_transaction.get():
-            raise TransactionMisused("start")
+        self.store.refuse_inside("start")
         start = self.planned(definition, calls, options)
         if replaying():
             return start
@@ -413,8 +410,7 @@ class Engine:
     # Messages and control
 
     def message(self, run_id: str, name: str, value: Any, message_id: str | None) -> Send:
-        if in_transaction.get():
-            raise TransactionMisused("send")
+        self.store.refuse_inside("run.send()")
         check_message("run.send()", name, message_id)
         return Send(
             run_id=run_id,
@@ -425,12 +421,14 @@ class Engine:
         )
 
     def pause(self, run_id: str, reason: str | None = None) -> RunRow:
+        self.store.refuse_inside("run.pause()")
         check_reason("run.pause()", reason)
         self._control(lambda now: self.store.pause(run_id, reason=reason, now=now))
         self._tell(run_id, "paused")
         return self.store.run(run_id)
 
     def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:
+        self.store.refuse_inside("run.resume()")
         course = self.course(run_id)
         self._control(
             lambda now: self.store.resume(run_id, now=now, course=course, accept_drift=accept_drift)
@@ -439,6 +437,7 @@ class Engine:
         return self.store.run(run_id)
 
     def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
+        self.store.refuse_inside("run.cancel()")
         check_reason("run.cancel()", reason)
         canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
         for run in canceled:
@@ -448,6 +447,7 @@ class Engine:
         return self.store.run(run_id)
 
     def skip(self, run_id: str, node: str) -> RunRow:
+        self.store.refuse_inside("run.skip()")
         check_node("run.skip()", "node", node)
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
@@ -459,6 +459,7 @@ class Engine:
         return self.store.run(run_id)
 
     def reattempt(self, run_id: str, node: str) -> RunRow:
+        self.store.refuse_inside("run.reattempt()")
         check_node("run.reattempt()", "node", node)
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
@@ -494,6 +495,7 @@ class Engine:
 
     def delete(self, run_id: str) -> int:
         """Remove a run that is over, with its children; return how many runs."""
+        self.store.refuse_inside("run.delete()")
         number: int = self._control(lambda now: self.store.delete(run_id))
         return number
 
@@ -506,6 +508,7 @@ class Engine:
 
     def remove_old(self, age: timedelta, limit: int | None = None) -> int:
         """Remove what ended longer ago, at most `limit`, and forget input ids; return how many runs went."""
+        self.store.refuse_inside("app.gc()")
         before = self.clock.now() - span_micros(check_age("app.gc()", "older_than", age))
         if limit is not None:
             check_count("app.gc()", "limit", limit)
@@ -563,6 +566,7 @@ class Engine:
 
     def fork(self, run_id: str, from_step: str | None, options: Options) -> Start:
         """A new run that keeps everything before that step; without one, everything that holds."""
+        self.store.refuse_inside("app.fork()")
         if from_step is not None:
             check_node("app.fork()", "from_step", from_step)
         row = self.row(run_id)

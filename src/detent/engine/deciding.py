@@ -12,12 +12,11 @@ import msgspec
 from ..context import Context, Frame, ask_database, current_step
 from ..deciders import Decider, DeciderPlan, inbox_job, is_decider
 from ..decisions import Recorded
-from ..errors import ConfigurationError, InvalidInput, InvalidState, TransactionMisused
+from ..errors import ConfigurationError, InvalidInput, InvalidState
 from ..functions import Step
 from ..ids import turn_id, uuid7
 from ..kernel.decide import Decide, Decided, Enqueue, Enqueued, Given, InputState, NewInput
 from ..runtime.minds import DeciderMind
-from ..runtime.transactions import in_transaction
 from ..serialization import Codec
 from .core import Engine
 from .settings import Options
@@ -28,8 +27,7 @@ LATEST = 2**62  # behind every event
 
 def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Decide:
     """The operation that gives an input to its instance."""
-    if in_transaction.get():
-        raise TransactionMisused("execute")
+    engine.store.refuse_inside("app.execute()")
     step = current_step()
     if input_id is None and step is not None:
         input_id = step.next_start_id()  # another attempt at the step gives the same input
@@ -105,8 +103,8 @@ def enqueuing_of(
     engine: Engine, decider: Asked, input: Any, input_id: str | None, *, within: bool = False
 ) -> Enqueue:
     """The operation that puts an input into its instance's inbox; `within` the caller's transaction."""
-    if in_transaction.get() and not within:
-        raise TransactionMisused("enqueue_input")
+    if not within:
+        engine.store.refuse_inside("enqueue_input")
     step = current_step()
     if input_id is None:
         # An id of its own in any case: it tells whether a commit that was cut off went through.

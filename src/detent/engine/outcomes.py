@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import RunCanceled, RunFailed, RunPaused, StepFailed
+from ..errors import RunCanceled, RunFailed, RunPaused, StepFailed, TransactionMisused
 from ..kernel.model import RunEnd, RunRow, RunState
 from ..runtime.failures import decode_error, raisable
 from ..serialization import Codec
+from ..stores.sql import SqlStore
 
 
 def outcome_of(codec: Codec, returns: Any, row: RunRow, end: RunEnd) -> Any:
@@ -34,3 +35,16 @@ def run_error(row: RunRow, text: str | None) -> Exception:
         failed.__cause__ = error.__cause__
         return failed
     return error
+
+
+def end_for_body(store: SqlStore, run_id: str, *, wants_pauses: bool) -> RunEnd | None:
+    """In a transactional step: the end of a run that is over.  None outside of such steps.
+
+    Waiting is refused there: on SQLite nothing else can be written meanwhile, so that no run would end.
+    """
+    if store.inside() is None:
+        return None
+    row = store.run(run_id)
+    if not RunState(row.state).final and not (wants_pauses and row.state == RunState.PAUSED):
+        raise TransactionMisused("run.result() of a run that has not ended")
+    return RunEnd(state=row.state, result=row.result, error=row.error)

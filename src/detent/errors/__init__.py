@@ -52,6 +52,7 @@
         ├── NotAwaited             an async step was called, and the call was not awaited
         ├── NotInRun               what only a running workflow can do
         ├── TransactionMisused     a step's transaction ends with the step
+        ├── TransactionEnded       a step has ended its transaction by itself
         ├── CompensationFailed     what was done could not be undone
         ├── TooManyRecoveries      the execution kept killing its worker
         ├── ReadinessOverflow      a bug: a node was settled too often
@@ -139,6 +140,7 @@ from .runs import (
     StepsNotAsked,
     StepTimeout,
     TooManyRecoveries,
+    TransactionEnded,
     TransactionMisused,
     WorkerTraceback,
 )
@@ -205,6 +207,7 @@ __all__ = [
     "StepTimeout",
     "StepsNotAsked",
     "TooManyRecoveries",
+    "TransactionEnded",
     "TransactionMisused",
     "UnknownDefinition",
     "UnknownProjection",

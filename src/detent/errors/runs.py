@@ -258,9 +258,30 @@ class TransactionMisused(RunError):
                 f"a transactional step must not {self.verb}: its writes and its record commit together "
                 f"when it returns, and roll back when it raises"
             )
+        if self.verb in ("start", "start_many", "enqueue_input"):
+            return (
+                f"{self.verb} inside a transactional step is refused: it would not be part of the step's "
+                f"transaction; write app.within(tx).{self.verb}(...)"
+            )
+        if self.verb == "tx":
+            return "this step has ended, and its transaction with it; use tx only inside the step"
         return (
-            f"{self.verb} inside of a transactional step would wait for itself; "
-            f"write app.within(tx).{self.verb}(...)"
+            f"{self.verb} inside a transactional step is refused: it would not be part of the step's "
+            f"transaction, and on SQLite it would wait for it for ever; call it before or after the step"
+        )
+
+
+@facts
+class TransactionEnded(RunError):
+    owner: str  # "step 'debit'"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.owner} ended its transaction inside its body: by COMMIT, ROLLBACK or BEGIN, by the "
+            f"driver's commit(), or on MySQL and MariaDB by a statement that commits implicitly (CREATE, "
+            f"ALTER, DROP, TRUNCATE, LOCK TABLES). The writes before it are committed (after a ROLLBACK: "
+            f"undone), and the step was not recorded. It is not retried; remove that statement, then resume "
+            f"runs it again"
         )
 
 

@@ -9,13 +9,16 @@ from datetime import timedelta
 from typing import Any
 
 from ..arguments import check_count, check_duration, check_function, check_number, refuse
-from ..errors import DefinitionError, InvalidOption, PayloadError
+from ..errors import DefinitionError, InvalidOption, PayloadError, TransactionEnded
 
 DEFAULT_MAX_RECOVERIES = 5
 
 # What `on_exception` may say, beside raising (the default of a function's step).
 ACTIONS = ("raise", "pause", "cancel", "skip", "reattempt")
 
+
+# The same value cannot be stored next time either; writes that were committed early would happen twice.
+NEVER_RETRIED = (PayloadError, TransactionEnded)
 
 RETRY = "Retry()"
 DEFAULT_LONGEST = timedelta(minutes=5)
@@ -88,7 +91,7 @@ class Retry:
             return None
         if _any_matches("never_on", self.never_on, error):
             return None
-        if isinstance(error, PayloadError):  # the same value will not serialise next time either
+        if isinstance(error, NEVER_RETRIED):
             return None
         given = None if self.wait_from is None else _given_wait(self.wait_from, error)
         if given is not None:
@@ -232,7 +235,7 @@ class ExceptionPolicy:
         if self.action != "reattempt":
             return self.action, None
         used_up = self.max_reattempts is not None and failures >= self.max_reattempts
-        if used_up or isinstance(error, PayloadError):
+        if used_up or isinstance(error, NEVER_RETRIED):
             return self.then, None
         if isinstance(self.wait, timedelta):
             return "reattempt", Retry(attempts=failures + 2, first=self.wait, factor=1, longest=self.wait)

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..context import Abandoned, Canceled, Context, step_var
-from ..errors import StepFailed, StepTimeout
+from ..context import Abandoned, Canceled, Context, FlowControl, step_var
+from ..errors import StepFailed, StepTimeout, TransactionEnded
 from ..functions import Step
 from ..kernel.model import RunState, Verdict
-from ..stores.base import Trouble, Tx
+from ..stores.base import Trouble, UserTx, user_transaction
 from ..stores.batch import Applied
 from .carrying import Carried, acarry
 from .requests import Body, TransactionalBody
 from .services import Services
-from .transactions import AsyncTransaction, Transaction, in_transaction
+from .transactions import AsyncTransaction, Transaction
 
 log = logging.getLogger("detent.worker")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
@@ -229,9 +229,10 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
 
 
 def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
-    with services.store.transaction() as tx:
+    with services.store.transaction(f"step {body.step.name!r}", isolation=body.isolation) as tx:
         tries.begun += 1
         value = tries.value = _with_tx(services, body, tx)
+        tx.check()
         operation = body.finish(value)
         answer = services.store.apply_within(tx, operation)
         verdict = getattr(answer, "verdict", answer)
@@ -283,18 +284,42 @@ class _Tries:
         self._wait = min(self._wait * 2, _LONGEST_WAIT)
 
 
-def _with_tx(services: Services, body: TransactionalBody, tx: Tx) -> Any:
+def _with_tx(services: Services, body: TransactionalBody, tx: UserTx) -> Any:
     step = body.step
-    token = in_transaction.set(True)
+    given_tx = AsyncTransaction(tx, services.threads) if step.is_async else Transaction(tx)
+    token = user_transaction.set(tx)
     try:
         if step.is_async:
-            return _on_loop(services, body, AsyncTransaction(tx, services.threads))
-        arguments = given(step, body.context, body.args, Transaction(tx))
+            return _on_loop(services, body, given_tx)
+        arguments = given(step, body.context, body.args, given_tx)
         return _inside(body.context, lambda: step.function(*arguments, **body.kwargs))
-    except Exception as error:
-        driver = services.store.driver
-        if driver.trouble(error) in (Trouble.GONE, Trouble.RETRY) and not driver.broke(tx.connection, error):
-            raise _Own(error) from error
-        raise
+    except (Exception, FlowControl) as error:
+        given_tx.leave()
+        meant = _meaning(services, tx, error)
+        if meant is error:
+            raise
+        raise meant from error
     finally:
-        in_transaction.reset(token)
+        given_tx.leave()
+        user_transaction.reset(token)
+
+
+def _meaning(services: Services, tx: UserTx, error: BaseException) -> BaseException:
+    """What to raise for a body's exception: the transaction was lost, or ended by the body, or is well."""
+    driver = services.store.driver
+    lost = driver.trouble(error) in (Trouble.GONE, Trouble.RETRY)
+    if lost and not tx.ended and driver.broke(tx.connection, error):
+        return error
+    if not isinstance(error, TransactionEnded) and _was_ended(tx):
+        return TransactionEnded(tx.owner)  # another try would repeat what was committed
+    return _Own(error) if lost and isinstance(error, Exception) else error
+
+
+def _was_ended(tx: UserTx) -> bool:
+    try:
+        tx.check(surely=True)
+    except TransactionEnded:
+        return True
+    except Exception as error:  # the connection is lost, and the transaction rolled back with it
+        log.debug("whether %s ended its transaction is not known: %s", tx.owner, error)
+    return False

@@ -32,6 +32,7 @@ from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.model import Claimed, NewExecution, NewRun, Record, StepState, Verdict
+from ..stores.base import user_transaction
 from .calls import encode_call, same_call
 from .deadlines import deadline_exceeded, has_passed
 from .failures import encode_error, message_of, raisable, unwrapped
@@ -39,7 +40,6 @@ from .order import Turns
 from .publishing import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
-from .transactions import in_transaction
 
 T = TypeVar("T")
 log = logging.getLogger("detent.worker")
@@ -341,7 +341,7 @@ class FrameCore:
 
         self.running[context.key] = (context, started)
         try:
-            yield TransactionalBody(step, context, args, kwargs, finish, recorded)
+            yield TransactionalBody(step, context, args, kwargs, finish, recorded, step.isolation)
         finally:
             self._body_ended(context.key)
         self.journal.put(written[0])
@@ -514,13 +514,13 @@ class FrameCore:
         return entry.progress if entry is not None else None
 
     def save_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
+        if user_transaction.get() is not None:
             return  # what was done for this item is rolled back with the rest
         answer = self.services.committer.run(self._progress(step, loop, text), forever=True)
         self.answered(answer)
 
     async def asave_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
+        if user_transaction.get() is not None:
             return
         answer = await self.services.committer.arun(self._progress(step, loop, text), forever=True)
         self.answered(answer)

@@ -20,7 +20,7 @@ import msgspec
 
 from ..clock import span_micros
 from ..context import Abandoned, Canceled, Context, FlowControl, Routine, Signal, Suspended
-from ..errors import DeadlineExceeded, RunError, StepFailed
+from ..errors import DeadlineExceeded, DefinitionError, RunError, StepFailed
 from ..functions import Step
 from ..kernel import model
 from ..kernel.advance import Course
@@ -29,6 +29,7 @@ from ..kernel.model import Await, Claimed, Park, Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
 from ..kernel.retries import StoredRetry
 from ..kernel.settle import Ending, Outcome
+from ..transactional import NO_ISOLATION
 from .calls import decode_call
 from .carrying import Carried, carry, performed
 from .deadlines import deadline_exceeded, has_passed
@@ -288,12 +289,21 @@ class NodeWork(Work):
             value = yield from performed(Body(step, self.context, args, kwargs))
             return self._success(value)
 
+        if step.isolation is not None:
+            raise DefinitionError(f"{step.place} is a node of a graph: {NO_ISOLATION}")
+
         def finish(value: Any) -> Settle:
             return self._settle(self._flow(value) if isinstance(value, FlowControl) else self._success(value))
 
         yield from performed(
             TransactionalBody(
-                _completing(step), self.context, args, kwargs, finish, self._recorded, self._look_again
+                _completing(step),
+                self.context,
+                args,
+                kwargs,
+                finish,
+                self._recorded,
+                look_again=self._look_again,
             )
         )
         return None

@@ -22,17 +22,17 @@ from typing import Any
 
 from ..context import Abandoned
 from ..decisions import Recorded
-from ..errors import DefinitionError, ReservedException, UnknownDefinition
+from ..errors import DefinitionError, ReservedException, TransactionEnded, UnknownDefinition
 from ..errors.deciders import RESERVED
 from ..kernel.decide import EventRow
 from ..kernel.project import REBUILDING, RETIRED, ProjectionRow, blocked_by, may_take_over, moved_to
 from ..projections import ProjectionPlan
 from ..stores import projections as stored
-from ..stores.base import Trouble, Tx
+from ..stores.base import Trouble, Tx, UserTx, user_transaction
 from .bodies import MOST_CONFLICTS
 from .failures import encode_error, message_of
 from .services import Services
-from .transactions import AsyncTransaction, in_transaction
+from .transactions import AsyncTransaction
 from .views import AsyncView, Items, View
 
 log = logging.getLogger("detent.projections")
@@ -104,7 +104,7 @@ class Runner:
         self, plan: ProjectionPlan, generation: int, head: int, limit: int, poison: _Poisoned | None
     ) -> Progress:
         self._first = None
-        with self._store.transaction() as tx:
+        with self._store.transaction(f"projection {plan.name!r}", isolation="read committed") as tx:
             row = stored.take(tx, plan.name, generation)
             if row is None or row.state == RETIRED or row.begun_at is None:
                 return Progress.BUSY
@@ -131,11 +131,13 @@ class Runner:
                 moved_to(row, self._apply(plan, tx, items, events, BUDGET), now)
             else:  # nothing is there up to the head: somebody has removed events by hand
                 moved_to(row, max(row.position, head), now)
-            if not self._store.driver.in_transaction(tx.connection):
+            try:
+                tx.check()
+            except TransactionEnded as error:
                 raise DefinitionError(
                     f"projection {plan.name!r} has ended the transaction of its batch: "
                     f"leave commit and rollback to us, and create tables in `setup` (on MySQL that commits)"
-                )
+                ) from error
             items.write(tx, row.position)
             if near and (live is None or may_take_over(row, live)):
                 stored.take_over(tx, row, live, now)
@@ -174,7 +176,7 @@ class Runner:
     def _apply(
         self,
         plan: ProjectionPlan,
-        tx: Tx,
+        tx: UserTx,
         items: Items,
         events: Sequence[EventRow],
         budget: float | None,
@@ -185,17 +187,17 @@ class Runner:
         if inspect.iscoroutinefunction(plan.projection.apply):
             guest = AsyncTransaction(tx, self._services.threads)
             view = AsyncView(items, self._services.codec, tx, guest)
-            position: int = self._on_loop(lambda: each.aapply(events, view))
+            position: int = self._on_loop(tx, lambda: each.aapply(events, view))
             return position
-        token = in_transaction.set(True)
+        token = user_transaction.set(tx)
         try:
-            return each.apply(events, View(items, self._services.codec, tx))
+            return each.apply(events, View(items, self._services.codec, tx, tx))
         finally:
-            in_transaction.reset(token)
+            user_transaction.reset(token)
 
-    def _on_loop(self, work: Callable[[], Any]) -> Any:
+    def _on_loop(self, tx: UserTx, work: Callable[[], Any]) -> Any:
         async def run() -> Any:
-            in_transaction.set(True)  # of this task alone
+            user_transaction.set(tx)  # of this task alone
             return await work()
 
         return asyncio.run_coroutine_threadsafe(run(), self._services.loop.get()).result()
@@ -210,7 +212,7 @@ class Runner:
     def set_up(self, plan: ProjectionPlan, generation: int) -> Progress:
         """Prepare a generation for its first event."""
 
-        def verb(tx: Tx, guest: Tx, row: ProjectionRow) -> None:
+        def verb(tx: Tx, guest: UserTx, row: ProjectionRow) -> None:
             items = Items(row.name, row.generation, row.position)
             self._call(plan.projection.setup, items, tx, guest)
             now = self._services.clock.now()
@@ -224,7 +226,7 @@ class Runner:
     def drop(self, plan: ProjectionPlan, generation: int) -> Progress:
         """Remove a retired generation and all that belongs to it."""
 
-        def verb(tx: Tx, guest: Tx, row: ProjectionRow) -> None:
+        def verb(tx: Tx, guest: UserTx, row: ProjectionRow) -> None:
             if not stored.drop_items(tx, row.name, row.generation):
                 return  # the rest in another transaction
             items = Items(row.name, row.generation, row.position)
@@ -239,11 +241,11 @@ class Runner:
         self,
         plan: ProjectionPlan,
         generation: int,
-        verb: Callable[[Tx, Tx, ProjectionRow], None],
+        verb: Callable[[Tx, UserTx, ProjectionRow], None],
         wanted: Callable[[ProjectionRow], bool],
     ) -> Progress:
         try:
-            with self._store.defining() as (tx, guest):
+            with self._store.defining(f"projection {plan.name!r}") as (tx, guest):
                 row = stored.take(tx, plan.name, generation)
                 if row is None:
                     return Progress.BUSY
@@ -278,23 +280,23 @@ class Runner:
             exc_info=error,
         )
 
-    def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: Tx) -> None:
+    def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: UserTx) -> None:
         """Call a setup or a teardown; whatever it raises is an error that can be recorded."""
         try:
             self._call_method(method, items, tx, guest)
         except RESERVED as error:
             raise ReservedException(method.__qualname__, repr(error)) from error
 
-    def _call_method(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: Tx) -> None:
+    def _call_method(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: UserTx) -> None:
         if inspect.iscoroutinefunction(method):
             view = AsyncView(items, self._services.codec, tx, AsyncTransaction(guest, self._services.threads))
-            self._on_loop(lambda: _contained(method, view))
+            self._on_loop(guest, lambda: _contained(method, view))
             return
-        token = in_transaction.set(True)
+        token = user_transaction.set(guest)
         try:
             method(View(items, self._services.codec, tx, guest))
         finally:
-            in_transaction.reset(token)
+            user_transaction.reset(token)
 
 
 async def _contained(method: Callable[[Any], Any], view: Any) -> Any:

@@ -52,6 +52,7 @@ class TransactionalBody(Body):
 
     finish: Callable[[Any], Operation]
     recorded: Callable[[], bool]  # whether it is durable, after a commit that was cut off
+    isolation: str | None = "read committed"  # None: the database's default
     look_again: Callable[[], None] | None = None  # where the run was given another graph meanwhile
 
 

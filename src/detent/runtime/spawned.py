@@ -14,6 +14,7 @@ from ..functions import Step
 from ..kernel import model
 from ..kernel.model import Claimed, Park, Record, Settle, Settled, StepState, Verdict
 from ..kernel.settle import Ending, Outcome, settle
+from ..stores.base import user_transaction
 from .calls import decode_call
 from .deadlines import at_deadline, deadline_exceeded, has_passed
 from .drivers import adrive_main, drive
@@ -23,7 +24,6 @@ from .mains import key_of
 from .publishing import post_published
 from .requests import Body, Commit, MainBody, TransactionalBody, Wait
 from .services import Services
-from .transactions import in_transaction
 
 _ACTIONS = {
     "raise": Outcome.FAILED,
@@ -126,12 +126,12 @@ class Work:
         return self._places.get(progress_key(step.key, loop))
 
     def save_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
+        if user_transaction.get() is not None:
             return  # what was done for this item is rolled back with the rest
         self._check(self.services.committer.run(self._place(loop, text), forever=True))
 
     async def asave_progress(self, step: Context, loop: int, text: str) -> None:
-        if in_transaction.get():
+        if user_transaction.get() is not None:
             return
         self._check(await self.services.committer.arun(self._place(loop, text), forever=True))
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments import refuse
 from ..child_options import ChildOptions
 from ..context import Routine
-from ..errors import RunCanceled, RunConflict, UnknownQueue
+from ..errors import DefinitionError, RunCanceled, RunConflict, UnknownQueue
 from ..functions import Definition, FunctionWorkflow, Handle
 from ..kernel import model
 from ..kernel.journal import FINAL, REFUSED, Scope
@@ -27,6 +27,7 @@ from ..kernel.model import (
 )
 from ..stores.batch import drop_lease, take_lease
 from ..stores.fitness import unfit_attributes
+from ..transactional import NO_ISOLATION
 from .calls import encode_checked
 from .failures import encode_error
 from .frame import FrameCore, Outgoing
@@ -47,6 +48,8 @@ def spawn(
     frame.services.require(definition)
     if options is not None and options.id is not None and len(calls) > 1:
         refuse(options.where, "id", options.id, f"an id names one run, and map() starts {len(calls)}")
+    if getattr(definition, "isolation", None) is not None:
+        raise DefinitionError(f"{definition.place} is spawned: {NO_ISOLATION}")
     queue = getattr(definition, "queue", None)
     if queue is not None and queue not in frame.services.queues:
         raise UnknownQueue(queue, frame.services.queues)

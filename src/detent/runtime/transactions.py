@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import TransactionMisused
-from ..stores.base import Tx
+from ..errors import TransactionEnded, TransactionMisused
+from ..stores.base import UserTx
 from .services import Threads
-
-in_transaction: contextvars.ContextVar[bool] = contextvars.ContextVar("detent_in_transaction", default=False)
 
 
 class Transaction:
@@ -23,29 +20,47 @@ class Transaction:
     returning, and rolls back by raising.
     """
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: UserTx) -> None:
         self._tx = tx
+        self._over = False
 
     @property
     def connection(self) -> Any:
+        self._refuse_if_over()
         return self._tx.connection
 
     def cursor(self) -> Any:
-        return self._tx.connection.cursor()
+        return self.connection.cursor()
 
     def execute(self, statement: str, parameters: Any = None) -> Any:
         """Execute a statement, and return its cursor."""
         cursor = self.cursor()
+        was_open = self._is_open()
         if parameters is None:  # not an empty tuple: with it, some drivers look for % in the statement
             cursor.execute(statement)
         else:
             cursor.execute(statement, parameters)
+        if was_open and not self._tx.may_end and not self._is_open():
+            self._tx.ended = True
+            raise TransactionEnded(self._tx.owner)
         return cursor
 
     def executemany(self, statement: str, parameters: Any) -> Any:
         cursor = self.cursor()
         cursor.executemany(statement, parameters)
         return cursor
+
+    def leave(self) -> None:
+        """The step has ended: the connection belongs to others."""
+        self._over = True
+
+    def _is_open(self) -> bool:
+        """Whether a transaction is open, as the driver knows without asking."""
+        return self._tx.driver.in_transaction(self._tx.connection)
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise TransactionMisused("tx")
 
     def commit(self) -> None:
         raise TransactionMisused("commit")
@@ -60,7 +75,7 @@ class Transaction:
 class AsyncTransaction:
     """The same for `async def` steps: statements run in a thread, one at a time, and are awaited."""
 
-    def __init__(self, tx: Tx, threads: Threads) -> None:
+    def __init__(self, tx: UserTx, threads: Threads) -> None:
         self._tx = tx
         self._sync = Transaction(tx)
         self._threads = threads
@@ -91,11 +106,17 @@ class AsyncTransaction:
     def close(self) -> None:
         raise TransactionMisused("close")
 
+    def leave(self) -> None:
+        """The step has ended: wait for the statement under way, and refuse later ones."""
+        with self._turn:
+            self._sync.leave()
+
     async def in_turn(self, job: Callable[[], Any]) -> Any:
         """Do it in a thread, when no statement is under way."""
 
         def alone() -> Any:
             with self._turn:
+                self._sync._refuse_if_over()
                 return job()
 
         return await asyncio.wrap_future(self._threads.submit(alone))

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import DefinitionError, NameUnfit
 from ..serialization import Codec
 from ..stores import projections as stored
-from ..stores.base import Tx
+from ..stores.base import Tx, UserTx
 from ..stores.fitness import unfit_key
 from .transactions import AsyncTransaction, Transaction
 
@@ -124,10 +124,10 @@ class View(_Writing):
     view.tx.execute(f"INSERT INTO {view.table('orders')} ...")
     """
 
-    def __init__(self, items: Items, codec: Codec, tx: Tx, guest: Tx | None = None) -> None:
+    def __init__(self, items: Items, codec: Codec, tx: Tx, guest: UserTx) -> None:
         super().__init__(items, codec)
         self._tx = tx
-        self.tx = Transaction(guest or tx)  # your own SQL, in the same transaction
+        self.tx = Transaction(guest)  # your own SQL, in the same transaction
 
     def get(self, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, as `type`."""

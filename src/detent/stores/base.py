@@ -6,6 +6,7 @@ transaction; the verbs (sql.py and its neighbours) are written once over both.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import re
 import threading
@@ -17,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ..errors import DatabaseUnavailable, PacketTooLarge
+from ..errors import DatabaseUnavailable, PacketTooLarge, TransactionEnded
 from ..kernel.model import Lease, Operation, WorkerRow
 from .queries import Queries
 from .statements import Statements
@@ -165,6 +166,10 @@ class Driver(Protocol):
     largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
     ddl_commits: bool  # whether CREATE TABLE ends the transaction
 
+    def shares(self, other: Driver) -> bool:
+        """Whether a write through this driver may wait for a transaction of the other."""
+        ...
+
     def connect(self) -> Any:
         """Open a connection in autocommit mode."""
         ...
@@ -173,7 +178,29 @@ class Driver(Protocol):
         """Settings for a connection that only ever runs our own statements."""
         ...
 
+    def tune_for_users(self, connection: Any) -> None:
+        """Settings for a connection that runs users' statements: those of the server or the role."""
+        ...
+
     def begin(self, connection: Any) -> None: ...
+
+    def begin_for_user(self, connection: Any, owner: str, isolation: str | None) -> None:
+        """Begin a transaction for a user's code, and mark it.
+
+        Autocommit is off: what the user writes after ending it can still be rolled back.
+        """
+        ...
+
+    def is_open(self, connection: Any, *, surely: bool) -> bool:
+        """Whether the marked transaction is still open; asked once.
+
+        `surely`: it will not be committed, so that the commit cannot find out.
+        """
+        ...
+
+    def commit_for_user(self, connection: Any) -> bool:
+        """Commit the marked transaction.  False: another one was open; it is not committed."""
+        ...
 
     def commit(self, connection: Any) -> None: ...
 
@@ -295,6 +322,31 @@ class Tx:
         return lambda: deferring.answer(asked)
 
 
+class UserTx(Tx):
+    """A transaction in which a user's code runs.  That code may end it, by mistake or by DDL."""
+
+    __slots__ = ("ended", "may_end", "over", "owner")
+
+    def __init__(self, driver: Driver, connection: Any, owner: str) -> None:
+        super().__init__(driver, connection)
+        self.owner = owner  # "step 'debit'"
+        self.ended = False  # the user's code has ended it ...
+        self.may_end = False  # ... and may do so: it defines tables, where that commits
+        self.over = False  # we have ended it
+
+    def check(self, *, surely: bool = False) -> None:
+        """Raise TransactionEnded if the user's code has ended it; call this once, after that code."""
+        if self.ended or not self.driver.is_open(self.connection, surely=surely):
+            self.ended = True
+            raise TransactionEnded(self.owner)
+
+
+# The transaction that the current code runs in, if it is the body of a transactional step or a projection.
+user_transaction: contextvars.ContextVar[UserTx | None] = contextvars.ContextVar(
+    "detent_user_transaction", default=None
+)
+
+
 def batch(rows: Any) -> str:
     """Return the one JSON parameter that carries `rows`."""
     return _ENCODER.encode(rows).decode()
@@ -406,6 +458,27 @@ class Lane:
                 self._tell(tx)
 
     @contextmanager
+    def user_transaction(self, owner: str, isolation: str | None = None) -> Iterator[UserTx]:
+        """The same for a user's code, which must not end it."""
+        with self._lock:
+            connection = self._open()
+            tx = UserTx(self._driver, connection, owner)
+            try:
+                self._driver.begin_for_user(connection, owner, isolation)
+                yield tx
+                if not self._driver.commit_for_user(connection):
+                    raise TransactionEnded(owner)
+            except BaseException as error:
+                self._undo(connection, error)
+                if isinstance(error, TransactionEnded):
+                    self.drop()  # its session may have kept more, such as LOCK TABLES
+                raise
+            finally:
+                tx.over = True
+            if tx.news:
+                self._tell(tx)
+
+    @contextmanager
     def autocommit(self) -> Iterator[Tx]:
         """Each statement for itself."""
         with self._lock:
@@ -451,7 +524,9 @@ class Lane:
         if self._connection is None:
             try:
                 connection = self._driver.connect()
-                if not self._guests:
+                if self._guests:
+                    self._driver.tune_for_users(connection)
+                else:
                     self._driver.tune(connection)
                 self._connection = connection
             except Exception as error:

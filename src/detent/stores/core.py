@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..errors import DatabaseUnavailable
-from .base import RETRIED_FOR, Driver, Lane, Pool, Trouble, Tx, news
+from ..errors import DatabaseUnavailable, TransactionMisused
+from .base import RETRIED_FOR, Driver, Lane, Pool, Trouble, Tx, UserTx, news, user_transaction
 
 T = TypeVar("T")
 RETRIES = 20
+SORTING = 2  # connections for reads that sort
 
 
 class StoreCore:
@@ -28,6 +29,8 @@ class StoreCore:
         self._beats = self._writer if alone else Lane(driver)
         self._pool = Pool(driver, pool_size)
         self._guests = Pool(driver, pool_size, guests=True)
+        # Not from the guests' pool: bodies of steps, which hold its connections, read too.
+        self._sorting = Pool(driver, SORTING, guests=True)
 
     def close(self) -> None:
         """Close all connections; the next verb opens new ones."""
@@ -35,32 +38,63 @@ class StoreCore:
             lane.close()
         self._pool.close()
         self._guests.close()
+        self._sorting.close()
         self.driver.close()
 
     # Transactions of users
 
     @contextmanager
-    def transaction(self) -> Iterator[Tx]:
-        """A transaction for a transactional step, on a connection of its own."""
+    def transaction(
+        self, owner: str = "the code of a transaction", *, isolation: str | None = None
+    ) -> Iterator[UserTx]:
+        """A transaction for a user's code, on a connection of its own.
+
+        `owner` names that code in messages.  `isolation`: "read committed", "repeatable read",
+        "serializable"; None is the database's default.  SQLite has one writer: it is always serializable.
+        """
+        self.refuse_inside("a transaction")
         if self.driver.writing is not None:
-            with self._writer.transaction() as tx:
+            with self._writer.user_transaction(owner) as tx:
                 yield tx
         else:
-            with self._guests.lane() as lane, lane.transaction() as tx:
+            with self._guests.lane() as lane, lane.user_transaction(owner, isolation) as tx:
                 yield tx
 
     @contextmanager
-    def defining(self) -> Iterator[tuple[Tx, Tx]]:
+    def defining(self, owner: str) -> Iterator[tuple[Tx, UserTx]]:
         """A transaction of ours that holds locks, and the one in which a user defines tables.
 
         They are one, except where defining a table commits: there the locks must outlast that.
         """
         if self.driver.ddl_commits:
-            with self._pool.lane() as lane, lane.transaction() as tx, self.transaction() as guest:
-                yield tx, guest
+            lane = Lane(self.driver)  # not from the pool: what the user's code reads needs that
+            try:
+                with (
+                    lane.transaction() as tx,
+                    self.transaction(owner, isolation="read committed") as guest,
+                ):
+                    guest.may_end = True
+                    yield tx, guest
+            finally:
+                lane.close()
         else:
-            with self.transaction() as tx:
-                yield tx, tx
+            with self.transaction(owner, isolation="read committed") as guest:
+                yield guest, guest
+
+    def inside(self) -> UserTx | None:
+        """The transaction of a user's code on this database that the caller runs in."""
+        held = user_transaction.get()
+        if held is None or held.over or not self.driver.shares(held.driver):
+            return None
+        return held
+
+    def refuse_inside(self, verb: str) -> None:
+        """Raise TransactionMisused in the body of a transactional step: a write would not be part of it.
+
+        On SQLite, where there is one writer, it would also wait for that step for ever.
+        """
+        if self.inside() is not None:
+            raise TransactionMisused(verb)
 
     def read(self, verb: Callable[[Tx], T]) -> T:
         """Run a verb that only reads."""
@@ -79,8 +113,12 @@ class StoreCore:
         return Tx(self.driver, connection)
 
     @contextmanager
-    def _reading(self) -> Iterator[Tx]:
-        with self._pool.lane() as lane, lane.autocommit() as tx:
+    def _reading(self, pool: Pool | None = None) -> Iterator[Tx]:
+        held = self.inside() if self.driver.reading is not None else None
+        if held is not None:  # in memory there is one connection, and a user's code holds it
+            yield held
+            return
+        with (pool or self._pool).lane() as lane, lane.autocommit() as tx:
             yield tx
 
     def _told(self, tx: Tx, answer: T) -> T:
@@ -93,6 +131,7 @@ class StoreCore:
 
         Where that never ends, the database is as good as away.
         """
+        self.refuse_inside("a write")
         deadline = time.monotonic() + RETRIED_FOR
         for attempt in range(RETRIES):
             try:

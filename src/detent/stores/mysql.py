@@ -51,11 +51,14 @@ _UNICODE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _TYPES = {"int": "BIGINT", "long": f"LONGTEXT {_UNICODE}", "text": f"VARCHAR(500) {_UNICODE}"}
 _DUPLICATE, _NO_TABLE, _INTERRUPTED = 1062, 1146, 1317
 # Deadlock, lock wait, a statement that somebody killed, one that took too long (MariaDB, MySQL).
-_RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024})
+# A row that changed since a snapshot was taken (MariaDB).
+_RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024, 1020})
 # Too many clients, shutdown, a full disk, the network, a killed connection, a server that became read-only;
 # and what only a connect can meet: no access, no such database.  From 2000 on, the client lost the server.
 _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
 _GONE |= {1290, 1792, 1836, 1044, 1045, 1049, 1698}
+_NO_SAVEPOINT = 1305
+_MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
 _LISTENING = "detent listens"
 IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
 
@@ -182,6 +185,7 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
         made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else _unchecked()
         return made
 
+    strict_snapshots = False  # locking reads fail on rows that changed since the snapshot
     asking = False  # a command was sent, and its answer not read to the end
 
     def _execute_command(self, command: Any, sql: Any) -> None:
@@ -255,6 +259,21 @@ class MySqlDriver:
             cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
         return connection
 
+    def shares(self, other: Any) -> bool:
+        return other is self
+
+    def tune_for_users(self, connection: Any) -> None:
+        """The server's own isolation; ours is for Detent's statements."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SHOW GLOBAL VARIABLES WHERE variable_name IN ('tx_isolation',"
+                " 'transaction_isolation', 'innodb_snapshot_isolation')"
+            )
+            settings = {name.lower(): value for name, value in cursor.fetchall()}
+            isolation = settings.get("transaction_isolation") or settings["tx_isolation"]
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation.replace('-', ' ')}")
+        connection.strict_snapshots = settings.get("innodb_snapshot_isolation") == "ON"
+
     def tune(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             # A batch is full of quotes and backslashes: sent as they are, it is half as long.
@@ -277,8 +296,35 @@ class MySqlDriver:
     def begin(self, connection: Any) -> None:
         connection.begin()
 
+    def begin_for_user(self, connection: Any, owner: str, isolation: str | None) -> None:
+        if connection.get_autocommit():
+            connection.autocommit(False)
+        if self.in_transaction(connection):
+            connection.rollback()  # what a query after the last commit has begun
+        if connection.strict_snapshots:
+            connection.query("SET SESSION innodb_snapshot_isolation = ON")
+        if isolation is not None:
+            connection.query(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        connection.query(f"SAVEPOINT {_MARK}")  # it begins the transaction; whatever ends that removes it
+
+    def is_open(self, connection: Any, *, surely: bool) -> bool:
+        try:
+            connection.query(f"RELEASE SAVEPOINT {_MARK}")
+        except pymysql.MySQLError as error:
+            if error.args[0] != _NO_SAVEPOINT:
+                raise
+            return False
+        if connection.strict_snapshots:
+            # The record locks our worker's row, which each heartbeat changes.
+            connection.query("SET SESSION innodb_snapshot_isolation = OFF")
+        return True
+
     def commit(self, connection: Any) -> None:
         connection.commit()
+
+    def commit_for_user(self, connection: Any) -> bool:
+        connection.commit()
+        return True
 
     def rollback(self, connection: Any) -> None:
         connection.rollback()

@@ -40,7 +40,7 @@ try:
     from psycopg import errors as pg_errors
     from psycopg.rows import tuple_row
 
-    from .prepared import Connection, Session
+    from .prepared import Connection, Session, done, run_script
 except ImportError:  # said when somebody asks for this database
     psycopg = None  # type: ignore[assignment]
 else:
@@ -52,6 +52,11 @@ _RETRY = ("40", "55P03", "57014")
 _GONE = ("08", "57P", "53", "58", "25006", "25P03")
 _UNKNOWN = ("40003", "08007")  # the server itself does not know whether it committed
 _CHANNEL = "detent"
+# A setting that lasts as long as its transaction marks that of a user's code.  The division fails where it
+# is gone, and with it the COMMIT that is sent in the same packet.
+_MARK = "SET LOCAL detent.marked = 'yes'"
+_CHECK = "SELECT 1 / CASE WHEN current_setting('detent.marked', true) = 'yes' THEN 1 ELSE 0 END"
+_NOT_MARKED = b"22012"  # division by zero
 _TYPES = {"int": "bigint", "long": "text", "text": "text"}
 _HELD_LOCKS = (
     "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
@@ -170,6 +175,12 @@ UPDATE detent_runs AS r
 RETURNING r.id""")
 
 
+def _committed(status: str) -> None:
+    """A transaction in which something failed is rolled back by its commit."""
+    if status != "COMMIT":
+        raise psycopg.InternalError(f"the commit came to {status}")
+
+
 class PostgresDriver:
     name = "PostgreSQL"
     ddl_commits = False
@@ -205,6 +216,12 @@ class PostgresDriver:
         self.own.add(connection.info.backend_pid)
         return connection
 
+    def shares(self, other: Any) -> bool:
+        return other is self
+
+    def tune_for_users(self, connection: Any) -> None:
+        """The settings of the role."""
+
     def tune(self, connection: Any) -> None:
         # A plan that was made while a table was empty stays in use while it fills.  Ours go from a batch
         # through an index, or along an index in its order: forbid what only looks good on empty tables.
@@ -235,15 +252,40 @@ class PostgresDriver:
         else:
             connection.session.begin(command)
 
+    def begin_for_user(self, connection: Any, owner: str, isolation: str | None) -> None:
+        if connection.autocommit:
+            connection.autocommit = False
+        level = f" ISOLATION LEVEL {isolation}" if isolation is not None else ""
+        for result in run_script(connection, f"BEGIN{level}; {_MARK}"):
+            done(result)
+        connection.owner = owner
+
+    def is_open(self, connection: Any, *, surely: bool) -> bool:
+        """Whether any transaction is; which one it is, the commit asks."""
+        status = connection.info.transaction_status
+        if surely and status == psycopg.pq.TransactionStatus.INTRANS:
+            [result] = run_script(connection, _CHECK)
+            return bool(result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) != _NOT_MARKED)
+        return bool(status != psycopg.pq.TransactionStatus.IDLE)
+
     def commit(self, connection: Any) -> None:
         if connection.session is None:
             connection.commit()
             return
-        done = connection.session.commit()
-        if done != "COMMIT":  # a transaction in which something failed is rolled back by its commit
-            raise psycopg.InternalError(f"the commit came to {done}")
+        _committed(connection.session.commit())
+
+    def commit_for_user(self, connection: Any) -> bool:
+        results = run_script(connection, f"{_CHECK}; COMMIT")
+        if results[0].error_field(psycopg.pq.DiagnosticField.SQLSTATE) == _NOT_MARKED:
+            return False
+        for result in results:
+            done(result)
+        _committed((results[-1].command_status or b"").decode())
+        connection.owner = None
+        return True
 
     def rollback(self, connection: Any) -> None:
+        connection.owner = None
         if connection.session is not None:
             connection.session.forget()
         connection.rollback()
@@ -284,7 +326,9 @@ class PostgresDriver:
         return state is not None and state not in _UNKNOWN and self.trouble(error) is not Trouble.GONE
 
     def broke(self, connection: Any, error: BaseException) -> bool:
-        return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS)
+        # Idle: the user's code has ended it, which is another matter.
+        status = connection.info.transaction_status
+        return status not in (psycopg.pq.TransactionStatus.INTRANS, psycopg.pq.TransactionStatus.IDLE)
 
     def between_statements(self, connection: Any) -> bool:
         status = connection.info.transaction_status

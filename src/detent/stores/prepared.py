@@ -27,6 +27,8 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.rows import tuple_row
 
+from ..errors import TransactionEnded
+
 MOST = 300  # statements that a connection keeps; the others are planned each time
 _INT8 = 20  # the type of every integer that we send
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -129,11 +131,11 @@ class Session:
 
     def _ready(self, call: Call, result: pq.abc.PGresult) -> None:
         """It is prepared."""
-        _done(result)
+        done(result)
         self._names[call.statement, call.types] = call.name
 
     def _answered(self, call: Call, result: pq.abc.PGresult) -> None:
-        call.result = _done(result)
+        call.result = done(result)
         if call.wanted:
             call.rows = self.rows(result)
 
@@ -228,13 +230,24 @@ class Session:
         return poll.poll()[0][1]
 
 
-def _done(result: pq.abc.PGresult) -> pq.abc.PGresult:
+def done(result: pq.abc.PGresult) -> pq.abc.PGresult:
+    """The result, if it is not an error."""
     if result.status in _DONE:
         return result
     error = error_from_result(result)
     if error.sqlstate is None:  # no server said so
         raise psycopg.OperationalError(str(error))
     raise error
+
+
+def run_script(connection: Connection, script: str) -> list[pq.abc.PGresult]:
+    """Run statements in one round trip, without psycopg's own BEGIN; return the results up to an error."""
+    connection.pgconn.send_query(script.encode())
+    results: list[pq.abc.PGresult] = connection.wait(generators.execute(connection.pgconn))
+    if not results:
+        said = connection.pgconn.get_error_message().strip()
+        raise psycopg.OperationalError(said or "the connection was lost before the answer came")
+    return results
 
 
 class Cursor:
@@ -265,6 +278,13 @@ class Connection(psycopg.Connection[Any]):
     """A connection of ours; once it has a session, its statements take the short way."""
 
     session: Session | None = None
+    owner: str | None = None  # whose transaction was begun here, if it is that of a user's code
+
+    def _get_tx_start_command(self) -> bytes:
+        """psycopg begins a transaction: the one of the user's code is not open any more."""
+        if self.owner is not None:
+            raise TransactionEnded(self.owner)
+        return super()._get_tx_start_command()
 
     def __del__(self) -> None:  # type: ignore[override]  # psycopg passes the warning as an argument
         # A thread that was late may have opened it after its store was closed: nobody else can close it then.

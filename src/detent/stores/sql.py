@@ -117,6 +117,7 @@ class SqlStore(DeciderVerbs):
         way = self.driver.quick(operations)
         if way is None:
             return None
+        self.refuse_inside("a write")
         try:
             return self._writer.perform(way.apply, alone=way.alone)
         except Exception as error:
@@ -389,9 +390,8 @@ class SqlStore(DeciderVerbs):
     def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
         """The newest runs that fit all filters (see listing.Wanted)."""
         wanted = listing.Wanted(limit=limit, **filters)
-        # Our own connections are told never to sort; what has to be sorted goes as a guest.
-        pool = self._guests if wanted.sorts else self._pool
-        with pool.lane() as lane, lane.autocommit() as tx:
+        # Our own connections are told never to sort.
+        with self._reading(self._sorting if wanted.sorts else None) as tx:
             return listing.runs(tx, wanted)
 
     def overdue(self, runs: Sequence[str], *, due: int) -> list[listing.Overdue]:

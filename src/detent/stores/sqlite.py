@@ -26,6 +26,7 @@ from .queries import build_queries
 from .quick import records_only
 from .statements import ACTIVE_HERO, FINAL_STEP, build
 
+_MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
 BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
 
 
@@ -144,18 +145,50 @@ class SqliteDriver:
         connection.execute("PRAGMA cache_size = -16000")
         return connection
 
+    def shares(self, other: Any) -> bool:
+        if other is self:
+            return True
+        return isinstance(other, SqliteDriver) and not self.memory and other.path == self.path
+
     def tune(self, connection: sqlite3.Connection) -> None:
+        """All connections are alike."""
+
+    def tune_for_users(self, connection: sqlite3.Connection) -> None:
         """All connections are alike."""
 
     def begin(self, connection: sqlite3.Connection) -> None:
         self.writes += 1
         _patiently(connection, "BEGIN IMMEDIATE")
 
+    def begin_for_user(self, connection: sqlite3.Connection, owner: str, isolation: str | None) -> None:
+        """Any isolation: there is one writer, so its transactions are serializable."""
+        self.begin(connection)
+        connection.execute(f"SAVEPOINT {_MARK}")  # a COMMIT or ROLLBACK removes it
+        connection.isolation_level = "IMMEDIATE"  # sqlite3 begins another transaction before later writes
+
+    def is_open(self, connection: sqlite3.Connection, *, surely: bool) -> bool:
+        if not connection.in_transaction:
+            return False
+        try:
+            connection.execute(f"RELEASE {_MARK}")
+        except sqlite3.OperationalError as error:
+            if "no such savepoint" not in str(error):
+                raise
+            return False
+        return True
+
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.commit()
 
+    def commit_for_user(self, connection: sqlite3.Connection) -> bool:
+        connection.commit()
+        connection.isolation_level = None
+        return True
+
     def rollback(self, connection: sqlite3.Connection) -> None:
         connection.rollback()
+        if connection.isolation_level is not None:
+            connection.isolation_level = None
 
     def deferring(self, connection: sqlite3.Connection) -> None:
         """Each statement for itself."""
@@ -252,6 +285,7 @@ class _Kept(sqlite3.Connection):
     def close(self) -> None:
         if self.in_transaction:
             self.rollback()
+        self.isolation_level = None
 
     def really_close(self) -> None:
         super().close()

@@ -12,7 +12,7 @@ from typing import Any
 from ..context import Abandoned
 from ..kernel.decide import Decide, Enqueue
 from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, StepState
-from ..stores.base import Driver, Lessor, Tx
+from ..stores.base import Driver, Lessor, Tx, UserTx
 from ..stores.batch import Applied
 from ..stores.sql import SqlStore
 from .apps import TestingApp
@@ -79,9 +79,9 @@ class CrashingStore(SqlStore):
         return applied
 
     @contextmanager
-    def transaction(self) -> Iterator[Tx]:
+    def transaction(self, owner: str = "a trial", *, isolation: str | None = None) -> Iterator[UserTx]:
         self._check()
-        with super().transaction() as tx:
+        with super().transaction(owner, isolation=isolation) as tx:
             self._within: list[Operation] = []
             yield tx
             labels = [label for operation in self._within if (label := _label(operation))]
