@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import aio
+    from . import aio, events
     from .aio import AsyncApp, AsyncRun
     from .app import App, Run
     from .context import Context
@@ -124,6 +124,7 @@ __all__ = [
     "Workflow",
     "aio",
     "cancel_if",
+    "events",
     "job_options",
     "now",
     "on_exception",
@@ -170,7 +171,7 @@ _HOMES = {
     "workflows": "Workflow cancel_if job_options on_exception task",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-_PARTS = {home.partition(".")[0] for home in _HOMES}
+_PARTS = {"events"} | {home.partition(".")[0] for home in _HOMES}
 
 
 if not TYPE_CHECKING:  # who checks types shall not believe that we have every name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -21,10 +21,12 @@ from .engine.executions import find_executions
 from .engine.graphs import NodeState
 from .engine.outcomes import end_for_body
 from .engine.queries import Filters, RunQueries, Walk, find_runs
+from .engine.reporting import subscribe
 from .engine.starting import START_MANY, calls_of
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
 from .engine.within import join
 from .errors import ResultTimeout
+from .events import Event
 from .functions import FunctionWorkflow
 from .graphs import Graph, Template
 from .kernel.ancestry import Broken
@@ -96,6 +98,20 @@ class App:
     ) -> None:
         """Say how objects of a class are named as heroes, and loaded again."""
         self.engine.heroes.register(cls, key=key, load=load, name=name)
+
+    def subscribe(
+        self, function: Callable[[Any], Any], *, events: Collection[type[Event]] | None = None
+    ) -> Callable[[], None]:
+        """Call a function or a coroutine function with what happens in this process.
+
+            unsubscribe = app.subscribe(page_somebody, events=(events.RunFailed, events.Drifted))
+
+        The classes are in `detent.events`; None asks for all of them.  A function is called in a thread
+        of its own, a coroutine function on the app's event loop, one event at a time.  Events are not
+        stored: each is delivered at most once, and only in the process that caused it.  Call what this
+        returns to end the subscription.
+        """
+        return subscribe(self.engine.observer, function, events)
 
     # Four forms: with and without a ctx that the engine gives, async and sync.
     @overload

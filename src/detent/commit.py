@@ -24,14 +24,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
 from .entries import Entry, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
+from .events import Committed
 from .kernel.decide import Decided
 from .kernel.model import Operation, Settled, Verdict
+from .observe import Observer
 from .stores.base import Lessor, Trouble, user_transaction
 from .stores.batch import Applied
 from .stores.courses import MustGoAlone, without_repeats
@@ -57,12 +60,14 @@ class Committer:
         helpers_wanted: Callable[[], bool] = lambda: True,
         lessor: Callable[[], Lessor | None] = lambda: None,
         on_commit: Callable[[Sequence[Operation], Applied], None] = lambda operations, applied: None,
+        observer: Observer | None = None,
     ) -> None:
         self._store = store
         self.patience = patience
         self.helpers_wanted = helpers_wanted
         self.lessor = lessor
         self.on_commit = on_commit
+        self._observer = observer if observer is not None else Observer()
         self._mutex = threading.Lock()
         self._queue: deque[Entry] = deque()
         self._leading: Entry | None = None  # the entry whose caller leads, or is to lead
@@ -360,6 +365,7 @@ class Committer:
         group = [entry for entry in group if not entry.answered]
         if not group:
             return None
+        begun = time.perf_counter() if self._observer.active else 0.0
         try:
             applied = self._store.apply(
                 [entry.operation for entry in group],
@@ -371,8 +377,14 @@ class Committer:
                 for entry in group:
                     entry.doubted = entry.retried = True
             return error
+        if begun:
+            self._report(len(group), time.perf_counter() - begun)
         self._applied(group, applied)
         return None
+
+    def _report(self, operations: int, seconds: float) -> None:
+        event = Committed(time=datetime.now(UTC), operations=operations, duration=timedelta(seconds=seconds))
+        self._observer.emit(event)
 
     def _applied(self, entries: list[Entry], applied: Applied) -> None:
         for entry, answer in zip(entries, applied.answers, strict=True):

@@ -262,7 +262,7 @@ def heart_of(store: SqlStore, worker: WorkerRow, on_lost: Callable[[], WorkerRow
         max_recoveries=5,
         look=lambda: store.pulse(now=time.time_ns() // 1000),
         on_pulse=lambda pulse: None,
-        on_rescue=lambda again: None,
+        on_rescue=lambda worker, again: None,
         on_lost=on_lost,
         on_doubt=lambda: None,
     )

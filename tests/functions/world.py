@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import detent
+from detent.events import Event
 
 PATIENCE = 20.0  # seconds until a condition that does not come true fails its test
 SOON = 0.12  # seconds: long enough for a run to let go of its worker, short enough for a test
@@ -139,3 +140,21 @@ class Unrebuildable(Exception):
     def __init__(self) -> None:
         super().__init__("holds a lock")
         self.lock = threading.Lock()
+
+
+class Seen:
+    """A subscriber that remembers its events."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def __call__(self, event: Any) -> None:
+        self.events.append(event)
+
+    def of(self, *kinds: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kinds)]
+
+    def wait(self, number: int, *kinds: type[Event]) -> list[Any]:
+        """The events of these classes, when there are so many."""
+        eventually(lambda: len(self.of(*kinds)) >= number, f"{number} of {kinds} in {self.events}")
+        return self.of(*kinds)

@@ -43,7 +43,7 @@ def named() -> dict[str, str]:
 
 
 def test_the_names_for_type_checkers_are_the_public_ones() -> None:
-    assert {*named(), "aio"} == set(detent.__all__)
+    assert {*named(), "aio", "events"} == set(detent.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(named()))
@@ -61,7 +61,7 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 
 def test_parts_are_there_without_an_import_of_their_own() -> None:
-    code = "import detent; detent.aio.sleep; detent.errors.RunNotFound; detent.engine.Settings"
+    code = "import detent; detent.aio.sleep; detent.errors.RunNotFound; detent.engine.Settings; detent.events"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

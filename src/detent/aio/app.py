@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
@@ -19,6 +19,7 @@ from ..engine.projecting import AsyncProjections
 from ..engine.starting import START_MANY, calls_of
 from ..engine.views import Execution, id_of
 from ..engine.within import join
+from ..events import Event
 from ..functions import FunctionWorkflow
 from ..graphs import Graph, Template
 from ..kernel.model import Operation, Start
@@ -85,6 +86,17 @@ class AsyncApp:
         name: str | None = None,
     ) -> None:
         self._sync.hero(cls, key=key, load=load, name=name)
+
+    def subscribe(
+        self, function: Callable[[Any], Any], *, events: Collection[type[Event]] | None = None
+    ) -> Callable[[], None]:
+        """Call a function or a coroutine function with what happens in this process; see `App.subscribe`.
+
+            unsubscribe = app.subscribe(page_somebody, events=(events.RunFailed, events.Drifted))
+
+        A coroutine function runs on the event loop in which the app was opened.
+        """
+        return self._sync.subscribe(function, events=events)
 
     @overload
     async def start(

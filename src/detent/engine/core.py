@@ -46,6 +46,7 @@ from ..kernel.model import (
     due_of,
     first_deadline,
 )
+from ..observe import Observer
 from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally, tokens_of
@@ -61,6 +62,7 @@ from .heroes import Heroes
 from .including import collect
 from .input_ids import InputIds
 from .outcomes import outcome_of
+from .reporting import Reporter
 from .retention import Sweeper, remove_expired
 from .settings import Options, Settings, checked_url
 from .starting import declared_queue, fresh_row, plan_fork, plan_runs
@@ -81,6 +83,9 @@ class Engine:
         self.registry = Registry(collect(include))
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
+        self.observer = Observer(lambda: self._services.loop.get() if self._services is not None else None)
+        self._reporter = Reporter(self.observer, self.store, self.clock)
+        self.store.on_change = self._reporter.changed
         self.worker: Worker | None = None
         self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
@@ -166,6 +171,7 @@ class Engine:
                 parts.callback(self.store.close)
                 if services is not None:
                     parts.callback(services.close)
+                parts.callback(self.observer.rest)
                 parts.callback(self.waiters.close)
                 if services is not None:
                     parts.callback(services.committer.close)
@@ -241,6 +247,7 @@ class Engine:
             helpers_wanted=lambda: self.worker is None or self.worker.saturated(),
             lessor=lambda: self.worker,
             on_commit=self._committed,
+            observer=self.observer,
         )
         return Services(
             store=self.store,
@@ -252,6 +259,7 @@ class Engine:
             heroes=self.heroes,
             on_error=self.settings.on_error,
             lenient=self.settings.on_drift == "warn",
+            observer=self.observer,
             loop=Loop(loop),
         )
 
@@ -269,6 +277,8 @@ class Engine:
     # News, from this process and from others
 
     def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
+        if self.observer.active and self._services is not None:
+            self._reporter.committed(operations, applied, self._services.threads.submit)
         ends = [
             (operation.key.run_id, answer.ended)
             for operation, answer in zip(operations, applied.answers, strict=True)
@@ -434,7 +444,10 @@ class Engine:
             lambda now: self.store.resume(run_id, now=now, course=course, accept_drift=accept_drift)
         )
         self._poke()
-        return self.store.run(run_id)
+        row = self.store.run(run_id)
+        if accept_drift and course is None and self.observer.active:
+            self._reporter.accepted(run_id, row.type, row.queue)
+        return row
 
     def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
         self.store.refuse_inside("run.cancel()")

@@ -312,6 +312,7 @@ class Record(Operation):
     children: Start | None = None
     reopen: bool = False  # overwrite an entry that was final: a failed undoing is tried again
     consume: list[int] = []
+    about: Claimed | None = None  # the execution that writes it, for events
 
 
 class Park(Operation):
@@ -325,6 +326,7 @@ class Park(Operation):
     awaits: list[Await] = []
     steps: list[Step] = []
     undoing: bool = False  # it undoes a canceled run: that goes on, at its own pace
+    about: Claimed | None = None  # the execution, for events
 
 
 class HistoryEvent(_Row):
@@ -339,6 +341,7 @@ class Note(Operation):
 
     events: list[HistoryEvent] = []
     drifted: list[str] = []  # their ids
+    announces: Any = None  # the event that subscribers receive when this is committed
 
 
 class SettlePlan(_Row):
@@ -368,6 +371,7 @@ class Settle(Operation):
     waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
     course: Any = None  # of a node: the kernel's Course, by which its run goes on
+    about: Claimed | None = None  # the execution, for events
 
 
 class Send(Operation):
@@ -398,6 +402,26 @@ def first_deadline(start: Start) -> int | None:
 
 
 # Answers.
+
+
+class RunChange(_Row):
+    """A run that was paused, resumed, canceled or ended by something else than a settle."""
+
+    run_id: str
+    state: str  # READY: it was resumed
+    at: int
+    error: str | None = None
+    reason: str | None = None
+    type: str | None = None  # None: not read in that transaction
+    queue: str | None = None
+
+
+class Recovered(_Row):
+    """An execution whose worker is gone, and what follows."""
+
+    execution: Claimed
+    plan: SettlePlan
+    at: int
 
 
 class Started(_Row):

@@ -243,7 +243,7 @@ def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
         if getattr(answer, "run_state", None) == RunState.CANCELED:
             raise Canceled  # what is recorded as canceled has written nothing
     # Our listener hears only of what others commit.
-    services.committer.on_commit([operation], Applied([answer], made_ready=tx.made_ready))
+    services.committer.on_commit([operation], Applied([answer], made_ready=tx.made_ready, changed=tx.changed))
     return value
 
 

@@ -78,7 +78,7 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
     start = carry(begin, work.services.codec, startable, (), kwargs, terms)
     for run in start.runs:
         run.parent, run.parent_key, run.watched = claimed.run_id, claimed.node, 2
-    answer = yield Commit(Record(worker=claimed.worker, run_id=claimed.run_id, children=start))
+    answer = yield Commit(Record(worker=claimed.worker, run_id=claimed.run_id, children=start, about=claimed))
     if answer is Verdict.CANCELED:
         raise Canceled
     if answer is not Verdict.APPLIED:

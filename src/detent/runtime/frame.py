@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
-from ..clock import span_micros
+from ..clock import from_micros, span_micros
 from ..context import (
     Abandoned,
     Call,
@@ -28,6 +28,7 @@ from ..context import (
     Unawaited,
 )
 from ..errors import PayloadError, StepMismatch, StepsNotAsked
+from ..events import Drifted
 from ..functions import Definition, FunctionWorkflow, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
@@ -42,7 +43,6 @@ from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .services import Services
 
 T = TypeVar("T")
-log = logging.getLogger("detent.worker")
 LONGEST_SHOWN = 200  # characters of a value in a message
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 
@@ -125,7 +125,13 @@ class FrameCore:
             for step in steps:
                 self.expect(step)
         carried, self.unwritten = bool(self.unwritten), []
-        operation = Record(worker=self.claimed.worker, run_id=self.run_id, steps=rows, consume=consume or [])
+        operation = Record(
+            worker=self.claimed.worker,
+            run_id=self.run_id,
+            steps=rows,
+            consume=consume or [],
+            about=self.claimed,
+        )
         self.carrying += carried
         try:
             yield from self.commit(operation)
@@ -143,7 +149,9 @@ class FrameCore:
         """Overwrite a final entry: a failed undoing is tried again."""
         self.journal.put(step)
         yield from self.commit(
-            Record(worker=self.claimed.worker, run_id=self.run_id, steps=[step], reopen=True)
+            Record(
+                worker=self.claimed.worker, run_id=self.run_id, steps=[step], reopen=True, about=self.claimed
+            )
         )
 
     def commit(self, operation: Any) -> Routine[Any]:
@@ -250,7 +258,7 @@ class FrameCore:
             try:
                 if step.transactional:
                     return (yield from self._transactional(step, context, text, started, args, kwargs, kind))
-                self.running[key] = (context, started)
+                self._body_begins(context, started)
                 try:
                     value = yield Body(step, context, args, kwargs)
                 finally:
@@ -295,6 +303,11 @@ class FrameCore:
                 died = 1 + max(0, self.claimed.attempt - entry.written_by - 1)
         return made + died, lost + died
 
+    def _body_begins(self, context: Context, started: int) -> None:
+        self.running[context.key] = (context, started)
+        if self.services.observer.active:
+            self.services.began(self.claimed, context, "undo" if self.undoing else "step")
+
     def _body_ended(self, key: str) -> None:
         self.crashes = 0  # the run has come past the place where its worker died
         self.running.pop(key, None)
@@ -331,7 +344,7 @@ class FrameCore:
                 )
             ]
             self.expect(written[0])
-            return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written)
+            return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written, about=self.claimed)
 
         def recorded() -> bool:
             # By us, that is: where we were thought dead, another attempt may have come by here.
@@ -339,7 +352,7 @@ class FrameCore:
             ours = [entry for entry in steps if entry.written_by == self.claimed.attempt]
             return any(entry.key == context.key and entry.state in FINAL for entry in ours)
 
-        self.running[context.key] = (context, started)
+        self._body_begins(context, started)
         try:
             yield TransactionalBody(step, context, args, kwargs, finish, recorded, step.isolation)
         finally:
@@ -447,19 +460,22 @@ class FrameCore:
         if strict and not accepted:
             recorded = self.brief(entry.input)
             raise PauseRun(StepMismatch(self.run_id, entry.key, recorded, self.brief(text)))
-        self.report_drift(entry.key, {"step": entry.key, "recorded": entry.input, "asked": text})
+        event = self.drift("mismatch", entry.key, recorded=self.brief(entry.input), asked=self.brief(text))
+        detail = {"step": entry.key, "recorded": entry.input, "asked": text}
+        self.services.drifted(event, ("drift", detail))
 
-    def report_drift(self, what: str, detail: object, event: str = "drift") -> None:
-        """Say that the code and the record differ: in the log, in the history, in listings."""
-        log.warning(
-            "run %s of %s differs from its record (%s): %s",
-            self.run_id,
-            self.definition.name,
-            event,
-            what,
-            extra={"run": self.run_id, "type": self.definition.name},
+    def drift(self, kind: Literal["mismatch", "unasked"], *steps: str, **facts: Any) -> Drifted:
+        """The event that says how the code and the record of this run differ."""
+        time, queue = from_micros(self.now()), self.claimed.run_queue or self.claimed.queue
+        return Drifted(
+            time=time,
+            run_id=self.run_id,
+            type=self.claimed.type,
+            queue=queue,
+            kind=kind,
+            steps=steps,
+            **facts,
         )
-        self.note(event, detail, drifted=True)
 
     def begin_new(self, key: str, kind: str, name: str) -> None:
         """Something new is asked for: a strict workflow must have asked for all that it recorded before."""
@@ -481,9 +497,9 @@ class FrameCore:
             plain = text
         return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}…"
 
-    def note(self, event: str, detail: object, *, drifted: bool = False) -> None:
-        """Add a line to the run's history, and mark the run as drifted if asked; does not wait."""
-        self.services.note(self.run_id, event, detail, drifted=drifted)
+    def note(self, event: str, detail: object) -> None:
+        """Add a line to the run's history; does not wait."""
+        self.services.note(self.run_id, event, detail)
 
     # What a step's context asks (context.StepBackend)
 

@@ -58,6 +58,7 @@ class Letter(Work):
                     token=self.claimed.token,
                     now=now,
                     wake_at=now,
+                    about=self.claimed,
                 )
             )
         except Abandoned:

@@ -12,6 +12,7 @@ from typing import Any
 from ..awaiting import close_unawaited, refuse_unawaited
 from ..context import Abandoned, Canceled, CancelRun, Context, PauseRun, Routine, Suspended, frame_var
 from ..errors import CompensationFailed, StepMismatch, StepsNotAsked
+from ..events import Drifted
 from ..kernel.model import MAIN, Claimed, ExecutionKey, Park, Settle, Settled, Verdict
 from ..kernel.settle import Ending, Outcome, settle
 from . import undo
@@ -76,7 +77,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
     except PauseRun as signal:
         frame.raised = signal.error
         if isinstance(signal.error, StepMismatch | StepsNotAsked):
-            frame.services.mark_drifted(frame.run_id)  # committed with the pause, or before it
+            frame.services.drifted(_drift(frame, signal.error))  # committed with the pause, or before it
         return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
     except CancelRun as signal:
         frame.raised = signal.error
@@ -144,7 +145,13 @@ def _report_unasked(frame: Frame) -> None:
         ]
         if unasked:
             keys = [step.key for step in unasked]
-            frame.report_drift(f"recorded, and not asked for: {', '.join(keys)}", {"steps": keys}, "unasked")
+            frame.services.drifted(frame.drift("unasked", *keys), ("unasked", {"steps": keys}))
+
+
+def _drift(frame: Frame, error: StepMismatch | StepsNotAsked) -> Drifted:
+    if isinstance(error, StepsNotAsked):
+        return frame.drift("unasked", *error.recorded, asked=error.step, paused=True)
+    return frame.drift("mismatch", error.step, recorded=error.recorded, asked=error.asked, paused=True)
 
 
 def _settle(frame: Frame, ending: Ending) -> Routine[None]:
@@ -189,6 +196,7 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         plan=settle(claimed, ending),
         parent=claimed.parent,
         waited=claimed.deliveries > 1,
+        about=claimed,
         unless_canceled=not frame.undoing and undo.needed(frame),
     )
 
@@ -210,6 +218,7 @@ def _park(frame: Frame) -> Routine[None]:
             awaits=list(awaits.values()),
             steps=steps,
             undoing=frame.undoing,
+            about=frame.claimed,
         )
     )
 

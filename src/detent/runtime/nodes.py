@@ -159,6 +159,8 @@ class NodeWork(Work):
             if not ours:
                 raise Abandoned
         self._check_deadline()
+        if self.services.observer.active:
+            self.services.began(self.claimed, self.context)
 
     def _reconcile(self) -> bool:
         assert self.course is not None
@@ -271,6 +273,7 @@ class NodeWork(Work):
             now=self._now(),
             wake_at=self._now() if target is None else None,
             awaits=awaits,
+            about=self.claimed,
         )
 
     def _report(self) -> None:

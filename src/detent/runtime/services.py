@@ -15,12 +15,14 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from ..clock import Clock
+from ..clock import Clock, from_micros
 from ..commit import Committer
 from ..context import Context
 from ..errors import UnknownDefinition, UnknownQueue
+from ..events import Drifted, ExecutionBegan
 from ..functions import Definition
 from ..kernel.model import Claimed, HistoryEvent, Lease, Note
+from ..observe import Observer
 from ..serialization import Codec
 from ..stores.sql import SqlStore
 from .courses import Courses
@@ -211,6 +213,7 @@ class Services:
     local: Local | None = None
     shuffle: Callable[[], Awaitable[None]] | None = None  # of tests: concurrent steps end in another order
     on_error: Callable[[BaseException, Context], None] | None = None
+    observer: Observer = field(default_factory=Observer)
     loop: Loop = field(default_factory=Loop)
     threads: Threads = field(default_factory=lambda: Threads("detent-step"))
     processes: Processes = field(default_factory=Processes)
@@ -235,15 +238,53 @@ class Services:
         if definition not in self.registry:
             raise UnknownDefinition(definition.name)
 
-    def note(self, run_id: str, event: str, detail: object, *, drifted: bool = False) -> None:
-        """Add a line to a run's history, and mark the run as drifted if asked; does not wait."""
-        text = msgspec.json.encode(detail).decode()
-        line = HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
-        self.committer.post(Note(events=[line], drifted=[run_id] if drifted else []), forever=drifted)
+    def note(self, run_id: str, event: str, detail: object) -> None:
+        """Add a line to a run's history; does not wait."""
+        self.committer.post(Note(events=[self._line(run_id, event, detail)]))
 
-    def mark_drifted(self, run_id: str) -> None:
-        """Mark a run as one whose code differs from its record; does not wait for the commit."""
-        self.committer.post(Note(drifted=[run_id]), forever=True)
+    def drifted(self, event: Drifted, line: tuple[str, object] | None = None) -> None:
+        """Mark a run as one whose code differs from its record; does not wait for the commit.
+
+        With a line for its history, the run continues: then the log has a warning.  Subscribers receive
+        the event after the commit.
+        """
+        lines = []
+        if line is not None:
+            what = ", ".join(event.steps)
+            what = f"recorded, and not asked for: {what}" if event.kind == "unasked" else what
+            facts = {"run": event.run_id, "type": event.type}
+            log.warning(
+                "run %s of %s differs from its record (%s): %s",
+                event.run_id,
+                event.type,
+                line[0],
+                what,
+                extra=facts,
+            )
+            lines = [self._line(event.run_id, *line)]
+        self.committer.post(Note(events=lines, drifted=[event.run_id], announces=event), forever=True)
+
+    def _line(self, run_id: str, event: str, detail: object) -> HistoryEvent:
+        text = msgspec.json.encode(detail).decode()
+        return HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
+
+    def began(self, claimed: Claimed, context: Context, kind: str | None = None) -> None:
+        """Tell subscribers that an attempt begins here; call it only if there are some.
+
+        `kind` is given for a step that has no execution of its own.
+        """
+        event = ExecutionBegan(
+            time=from_micros(self.clock.now()),
+            run_id=claimed.run_id,
+            type=claimed.type,
+            queue=claimed.queue,
+            node=context.node,
+            name=claimed.job if kind is None else context.name,
+            kind=claimed.kind if kind is None else kind,
+            attempt=context.attempt,
+            worker=claimed.worker,
+        )
+        self.observer.emit(event)
 
     def failed(self, error: BaseException, context: Context, what: str, *, level: int) -> None:
         """Log a failure that is stored by now, and pass it to the app's error hook."""

@@ -99,6 +99,7 @@ class Work:
             token=self.claimed.token,
             now=ending.now,
             plan=settle(self.claimed, ending),
+            about=self.claimed,
         )
 
     # From other threads
@@ -187,6 +188,7 @@ class SpawnedStep(Work):
                     token=self.claimed.token,
                     now=self._now(),
                     wake_at=self._now(),
+                    about=self.claimed,
                 )
             )
         except Abandoned:

@@ -238,6 +238,7 @@ def _write(frame: FrameCore, outgoing: Outgoing, steps: list[model.Step]) -> Rou
         steps=steps,
         executions=outgoing.executions,
         children=children,
+        about=frame.claimed,
     )
     answer = None
     try:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from ..errors import DatabaseUnavailable, PacketTooLarge, TransactionEnded
-from ..kernel.model import Lease, Operation, WorkerRow
+from ..kernel.model import Lease, Operation, Recovered, RunChange, WorkerRow
 from .queries import Queries
 from .statements import Statements
 
@@ -275,7 +275,7 @@ class Driver(Protocol):
 class Tx:
     """Statements in one transaction."""
 
-    __slots__ = ("_deferring", "connection", "driver", "made_ready", "news", "sql")
+    __slots__ = ("_deferring", "changed", "connection", "driver", "made_ready", "news", "sql")
 
     def __init__(self, driver: Driver, connection: Any) -> None:
         self.driver = driver
@@ -284,6 +284,7 @@ class Tx:
         self.news: list[str] = []  # payloads for other processes, where a commit does not carry them
         self._deferring = driver.deferring(connection)
         self.made_ready = False  # whether there is work in it, for our own worker too
+        self.changed: list[RunChange | Recovered] = []  # to be reported once it is committed
 
     def cursor(self) -> Any:
         """A cursor that returns tuples."""

@@ -28,6 +28,8 @@ from ..kernel.model import (
     Operation,
     Park,
     Record,
+    Recovered,
+    RunChange,
     RunEnd,
     RunState,
     Send,
@@ -74,6 +76,7 @@ class Applied(msgspec.Struct):
     ended: list[str] = field(default_factory=list)
     leased: list[tuple[NewExecution, Claimed | NewRun]] = field(default_factory=list)  # to our own worker
     decided: Brought = field(default_factory=Brought)
+    changed: list[RunChange | Recovered] = field(default_factory=list)  # runs canceled with others
 
 
 def apply(
@@ -107,7 +110,7 @@ def apply(
     if (moved and helpers_wanted) or remote or watched:
         tx.driver.notify(tx, news(work=moved or remote, runs=watched))
     ended = [*changes.ended_runs, *canceled]
-    return Applied(answers, made_ready=ready, ended=ended, leased=leased, decided=brought)
+    return Applied(answers, made_ready=ready, ended=ended, leased=leased, decided=brought, changed=tx.changed)
 
 
 def _deciding(

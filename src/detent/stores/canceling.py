@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..kernel.control import taken_up
-from ..kernel.model import MAIN, Claimed, HistoryEvent, RunState
+from ..kernel.model import MAIN, Claimed, HistoryEvent, RunChange, RunState
 from ..kernel.settle import Ending, Outcome, next_attempt
 from . import readiness
 from .base import Tx, batch, rows_to, write
@@ -23,6 +23,7 @@ ACTIVE = (RunState.READY, RunState.PAUSED)
 def cancel_run(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     """Cancel a run that we have locked, and its children; return the ids of all that were canceled."""
     tx.run(tx.sql.cancel_run, id=run_id, now=now)
+    tx.changed.append(RunChange(run_id=run_id, state=RunState.CANCELED, at=now, reason=reason))
     note(tx, run_id, "canceled", {"reason": reason}, now)
     wake_waiting(tx, [run_id], now)
     return [run_id, *cancel_rest(tx, run_id, now)]

@@ -29,7 +29,7 @@ def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
     """Stop new executions at once; what executes ends and is recorded."""
     run = lock(tx, run_id)
     check("pause", run_id, run.state)
-    set_state(tx, run, RunState.PAUSED, None, now)
+    set_state(tx, run, RunState.PAUSED, None, now, reason=reason)
     tx.run(tx.sql.hold, id=run_id)
     note(tx, run_id, "paused", {"by": "operator", "reason": reason}, now)
     return run

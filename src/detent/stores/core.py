@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import DatabaseUnavailable, TransactionMisused
+from ..kernel.model import Recovered, RunChange
 from .base import RETRIED_FOR, Driver, Lane, Pool, Trouble, Tx, UserTx, news, user_transaction
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ class StoreCore:
         self._guests = Pool(driver, pool_size, guests=True)
         # Not from the guests' pool: bodies of steps, which hold its connections, read too.
         self._sorting = Pool(driver, SORTING, guests=True)
+        # Called with what a verb has changed, after its commit; must not raise.
+        self.on_change: Callable[[list[RunChange | Recovered]], None] = lambda changed: None
 
     def close(self) -> None:
         """Close all connections; the next verb opens new ones."""
@@ -124,6 +127,20 @@ class StoreCore:
     def _told(self, tx: Tx, answer: T) -> T:
         """Others may have work from this: wake them at the commit."""
         self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
+        return answer
+
+    def _changing(self, lane: Lane, verb: Callable[[Tx], T]) -> T:
+        """Run a verb that changes the states of runs, and report them when that is durable."""
+        changed: list[RunChange | Recovered] = []
+
+        def noting(tx: Tx) -> T:
+            answer = verb(tx)
+            changed[:] = tx.changed
+            return answer
+
+        answer = self._again(lane, noting)
+        if changed:
+            self.on_change(changed)
         return answer
 
     def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:

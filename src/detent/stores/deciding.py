@@ -86,6 +86,7 @@ class Handled(NamedTuple):
 class Brought(msgspec.Struct):
     """What the decisions of a batch bring, beside rows."""
 
+    begun: list[NewRun] = field(default_factory=list)  # instances that did not exist before
     runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, for whoever takes their effects
     states: list[tuple[Mind, str, int, Any]] = field(default_factory=list)  # to be remembered once durable
     ends: dict[str, RunEnd] = field(default_factory=dict)  # instances that have finished
@@ -104,6 +105,7 @@ class Deciding:
         self._locked = locked
         self._decides = [op for op in operations if isinstance(op, Decide)]
         self._enqueues = [op for op in operations if isinstance(op, Enqueue)]
+        self.brought = Brought()
         self._begun = self._begin()
         self._known = self._known_inputs()
         self._instances = self._load()
@@ -117,7 +119,6 @@ class Deciding:
         self._silenced: set[Key] = set()  # timers that a turn of this batch has cancelled or replaced
         self._canceled: list[dict[str, Any]] = []
         self._over: dict[str, int] = {}
-        self.brought = Brought()
 
     # What there is
 
@@ -131,6 +132,7 @@ class Deciding:
         if begun:
             write(self._tx, self._tx.sql.deciders.insert_instances, [begun[run] for run in sorted(begun)])
             self._locked.update(lock_runs(self._tx, begun))
+            self.brought.begun = list(begun.values())
         return set(begun)
 
     def _known_inputs(self) -> set[tuple[str, str]]:

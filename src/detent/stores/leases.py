@@ -21,7 +21,9 @@ from ..kernel.model import (
     HistoryEvent,
     NewExecution,
     Pulse,
+    Recovered,
     RunState,
+    SettlePlan,
     Step,
     WorkerRow,
     stored_error,
@@ -242,7 +244,8 @@ def bury(
         blamed = counted and suspicion[_key(orphan)] == worst
         got_somewhere = (orphan.run_id, orphan.attempt) in progressed
         name = _shown(tx, orphan) if orphan.recoveries >= max_recoveries else orphan.node
-        _return(orphan, name, got_somewhere, blamed, max_recoveries, turn, changes)
+        plan = _return(orphan, name, got_somewhere, blamed, max_recoveries, turn, changes)
+        tx.changed.append(Recovered(execution=orphan, plan=plan, at=now))
     tx.run(tx.sql.end_executions, rows=batch(changes.ended_executions))
     if changes.executions:
         tx.run(tx.sql.insert_executions, rows=batch(sorted(changes.executions, key=execution_order)))
@@ -273,7 +276,7 @@ def _return(
     max_recoveries: int,
     turn: int,
     changes: Changes,
-) -> None:
+) -> SettlePlan:
     cause = TooManyRecoveries(name, 0 if progressed else orphan.recoveries)
     plan = recover(
         orphan,
@@ -304,6 +307,7 @@ def _return(
         changes.executions.append(plan.again)
     if plan.run is not None and plan.run.state == RunState.PAUSED:
         end_run(orphan.run_id, plan.run, changes.now, changes)
+    return plan
 
 
 def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:

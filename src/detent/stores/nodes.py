@@ -20,6 +20,7 @@ from ..kernel.model import (
     EndedExecution,
     ExecutionState,
     NewExecution,
+    RunChange,
     RunRow,
     RunState,
     topic_of,
@@ -141,7 +142,10 @@ def lock(tx: Tx, run_id: str) -> RunRow:
     return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))
 
 
-def set_state(tx: Tx, run: RunRow, state: RunState, error: str | None, now: int) -> None:
+def set_state(
+    tx: Tx, run: RunRow, state: RunState, error: str | None, now: int, *, reason: str | None = None
+) -> None:
+    report(tx, run, state, now, error=error, reason=reason)
     tx.run(
         tx.sql.set_run_state,
         id=run.id,
@@ -149,6 +153,16 @@ def set_state(tx: Tx, run: RunRow, state: RunState, error: str | None, now: int)
         error=error,
         finished_at=now if state.final else None,
     )
+
+
+def report(
+    tx: Tx, run: RunRow, state: str, now: int, *, error: str | None = None, reason: str | None = None
+) -> None:
+    """Have a run's new state reported when it is committed."""
+    change = RunChange(
+        run_id=run.id, state=state, at=now, error=error, reason=reason, type=run.type, queue=run.queue
+    )
+    tx.changed.append(change)
 
 
 def fresh(execution: Claimed, now: int) -> NewExecution:
@@ -252,6 +266,7 @@ def _recount(
     advance = heal_run(tx, course, seen, changes, now=now, held=held, before=run.signature, mine=mine)
     if advance.end is not None and not (held and advance.end.state == RunState.PAUSED):
         end_run(run.id, advance.end, now, changes)
+        report(tx, run, advance.end.state, now, error=advance.end.error)
         if RunState(advance.end.state).final:
             changes.finished.add(run.id)
             changes.over.add(run.id)

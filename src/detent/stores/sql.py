@@ -225,7 +225,7 @@ class SqlStore(DeciderVerbs):
 
         `unless_renewed`: only as long as its lease ends then, as when it was found dead.
         """
-        return self._again(
+        return self._changing(
             self._beats,
             lambda tx: leases.bury(
                 tx,
@@ -262,7 +262,7 @@ class SqlStore(DeciderVerbs):
 
     def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
         """Stop new executions of a run; twice is InvalidState."""
-        self._again(
+        self._changing(
             self._writer, lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
         )
 
@@ -271,7 +271,7 @@ class SqlStore(DeciderVerbs):
     ) -> None:
         """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
         try:
-            self._again(
+            self._changing(
                 self._writer,
                 lambda tx: self._told(
                     tx, control.resume(tx, run_id, now=now, course=course, accept_drift=accept_drift)
@@ -291,32 +291,34 @@ class SqlStore(DeciderVerbs):
 
     def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
         """End a run and its children; twice is InvalidState."""
-        return self._again(
+        return self._changing(
             self._writer, lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
         )
 
     def skip(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
         """Go on as if a node had completed; twice is InvalidState."""
-        self._again(
+        self._changing(
             self._writer, lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now))
         )
 
     def reattempt(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
         """Begin another attempt at a node that stopped; twice is CannotReattempt."""
-        self._again(
+        self._changing(
             self._writer, lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now))
         )
 
     def reconcile(self, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
         """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
-        return self._again(
+        return self._changing(
             self._writer,
             lambda tx: self._told(tx, nodes.reconcile(tx, run_id, course=course, now=now, mine=mine)),
         )
 
     def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
         """Pause an active run with an error; twice does nothing."""
-        return self._again(self._writer, lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now)))
+        return self._changing(
+            self._writer, lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now))
+        )
 
     # Graphs
 

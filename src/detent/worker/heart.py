@@ -38,9 +38,10 @@ class Heart:
         max_recoveries: int,
         look: Callable[[], Pulse],
         on_pulse: Callable[[Pulse], None],
-        on_rescue: Callable[[list[NewExecution]], None],
+        on_rescue: Callable[[str, list[NewExecution]], None],
         on_lost: Callable[[], WorkerRow],
         on_doubt: Callable[[], None],
+        on_begun_anew: Callable[[WorkerRow], None] = lambda worker: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -51,6 +52,7 @@ class Heart:
         self._on_pulse = on_pulse
         self._on_rescue = on_rescue
         self._on_lost = on_lost
+        self._on_begun_anew = on_begun_anew
         self._on_doubt = on_doubt
         self._office = store.driver.office()
         self._suspects: dict[str, tuple[float, int]] = {}  # since when, and until when its lease ran then
@@ -119,6 +121,7 @@ class Heart:
         self._store.register(self._worker)
         self._renewed = time.monotonic()
         self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        self._on_begun_anew(self._worker)
 
     def _rescue(self, pulse: Pulse) -> None:
         others = [
@@ -158,7 +161,7 @@ class Heart:
             )
             if again is not None:
                 log.warning("worker %s is dead; %d executions go on elsewhere", worker, len(again))
-                self._on_rescue(again)
+                self._on_rescue(worker, again)
 
 
 def _wall() -> int:

@@ -112,7 +112,6 @@ class Upkeep:
             error = self._missing(run_id, node, job, classes)
             if error is not None:
                 paused += services.store.pause_with(run_id, stored_error(error), now=services.clock.now())
-                log.error("run %s is paused: %s", run_id, error)
         return paused
 
     def _missing(self, run_id: str, node: str, job: str, classes: set[str]) -> DetentError | None:

@@ -37,6 +37,7 @@ from ..stores.base import Trouble
 from ..stores.trail import Trail
 from .heart import Heart
 from .projector import Projector
+from .reporting import WorkerReports
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
@@ -64,6 +65,7 @@ class Worker:
         self._lease = lease
         self._grace = grace
         self._max_recoveries = max_recoveries
+        self._reports = WorkerReports(services)
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
@@ -101,6 +103,7 @@ class Worker:
             on_pulse=self._pulse,
             on_rescue=self._rescued,
             on_lost=self._lost,
+            on_begun_anew=self._reports.up,
             on_doubt=self._doubted,
         )
 
@@ -115,6 +118,7 @@ class Worker:
 
     def start(self) -> None:
         self._heart.start()
+        self._reports.up(self._row)
         self._dispatcher.start()
         self.upkeep.start()
         self.projector.start()
@@ -139,7 +143,10 @@ class Worker:
             frame.abandon()
         now = self._services.clock.now()
         try:
-            self._services.store.bury(self.id, counted=False, max_recoveries=self._max_recoveries, now=now)
+            again = self._services.store.bury(
+                self.id, counted=False, max_recoveries=self._max_recoveries, now=now
+            )
+            self._reports.down(self.id, "stopped", len(again or ()))
         except Exception as error:
             if self._services.store.driver.trouble(error) is not Trouble.GONE:
                 raise
@@ -319,6 +326,7 @@ class Worker:
 
     def _run(self, work: Frame | Work) -> None:
         try:
+            self._reports.begins(work)
             if isinstance(work, Frame):
                 run_main(work)
             else:
@@ -330,6 +338,7 @@ class Worker:
 
     async def _arun(self, work: Frame | Work) -> None:
         try:
+            self._reports.begins(work)
             if isinstance(work, Frame):
                 await arun_main(work)
             else:
@@ -350,7 +359,14 @@ class Worker:
             claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
         )
         self._services.committer.post(
-            Settle(worker=claimed.worker, key=key_of(claimed), token=claimed.token, now=now, plan=plan),
+            Settle(
+                worker=claimed.worker,
+                key=key_of(claimed),
+                token=claimed.token,
+                now=now,
+                plan=plan,
+                about=claimed,
+            ),
             forever=True,
         )
         self._services.failed(
@@ -450,6 +466,7 @@ class Worker:
             self._in_flight.update(tokens)
             self._backlog = False
         claimed: list[Claimed] = []
+        begun = time.perf_counter()
         try:
             self._look_after_doubt()
             random.shuffle(self._queues)  # none of them starves
@@ -461,6 +478,7 @@ class Worker:
                 now=self._services.clock.now(),
                 trail=self._trail,
             )
+            self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
             journals = self._journals(claimed)
         except BaseException:
             claimed = []
@@ -537,7 +555,8 @@ class Worker:
                 if now - started >= SHOW_AFTER:
                     frame.show(key)
 
-    def _rescued(self, executions: list[NewExecution]) -> None:
+    def _rescued(self, worker: str, executions: list[NewExecution]) -> None:
+        self._reports.down(worker, "dead", len(executions))
         if executions:
             self.poke()
 
@@ -545,9 +564,10 @@ class Worker:
         """Everything that we held is somebody else's now."""
         with self._guard:
             lost = self._works()
-            self._row = self._new_row()
+            former, self._row = self.id, self._new_row()
         for work in lost:
             work.abandon()
+        self._reports.down(former, "lost", len(lost))
         self.poke()
         return self._row
 
