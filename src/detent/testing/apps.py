@@ -158,6 +158,7 @@ class TestingApp(App):
                     f"the app did not come to rest within {PATIENCE:g} s of real time{_by(run)}"
                 )
             time.sleep(0.0005)
+        self.engine.observer.flush(PATIENCE)  # so that a test may look at what subscribers received
 
     def poke(self) -> None:
         """Tell the worker to look for due work."""
