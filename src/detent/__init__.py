@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from . import aio, events
     from .aio import AsyncApp, AsyncRun
     from .app import App, Run
-    from .context import Context
+    from .context import Context, LogFields, log_fields
     from .deciders import Decider, EffectContext, Transition, upcaster
     from .decisions import Decision, Recorded, Timer, TimerCancelled
     from .declaring import PREVIOUS
@@ -95,6 +95,7 @@ __all__ = [
     "InvalidDecision",
     "InvalidInput",
     "InvalidState",
+    "LogFields",
     "MissingJob",
     "PermanentError",
     "Projection",
@@ -126,6 +127,7 @@ __all__ = [
     "cancel_if",
     "events",
     "job_options",
+    "log_fields",
     "now",
     "on_exception",
     "patched",
@@ -148,7 +150,7 @@ __all__ = [
 _HOMES = {
     "aio": "AsyncApp AsyncRun",
     "app": "App Run",
-    "context": "Context",
+    "context": "Context LogFields log_fields",
     "deciders": "Decider EffectContext Transition upcaster",
     "decisions": "Decision Recorded Timer TimerCancelled",
     "declaring": "PREVIOUS",

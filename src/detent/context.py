@@ -112,6 +112,8 @@ class Frame(Protocol):
 
     run_id: str
     live: bool
+    info: RunInfo
+    claimed: Any  # kernel.model.Claimed
 
     @property
     def replaying(self) -> bool:
@@ -422,6 +424,40 @@ def ask_database(what: str) -> None:
 
 def current_step() -> Context | None:
     return step_var.get()
+
+
+def log_fields() -> dict[str, Any]:
+    """The run, type, step and attempt of the code that calls this; empty outside of runs.
+
+    log.info("charging", extra=detent.log_fields())
+
+    In a workflow's own function the step is `main`.
+    """
+    step, frame = step_var.get(), frame_var.get()
+    if step is not None:
+        return step.facts
+    if frame is not None:
+        return {"run": frame.run_id, "type": frame.info.type, "step": MAIN, "attempt": frame.claimed.attempt}
+    return {}
+
+
+class LogFields(logging.Filter):
+    """Gives every log record the attributes `run`, `type`, `step` and `attempt`.
+
+        handler = logging.StreamHandler()
+        handler.addFilter(detent.LogFields())
+        handler.setFormatter(logging.Formatter("%(run)s %(step)s %(message)s"))
+
+    They are None outside of runs.  Add it to a handler: a filter of a logger does not see the records
+    of the loggers below it.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fields = log_fields()
+        for name in ("run", "type", "step", "attempt"):
+            if not hasattr(record, name):
+                setattr(record, name, fields.get(name))
+        return True
 
 
 # Threads that a workflow starts do not inherit its context (before Python 3.14), so a

@@ -246,8 +246,9 @@ def test_a_worker_takes_only_from_its_queues(small_shell: Shell) -> None:
     assert small_shell.json("show", "shop:app", left["id"])["state"] == "ready"
 
 
-def test_a_workers_log_can_be_json_lines(small_shell: Shell) -> None:
-    worker = small_shell.worker("shop:app", "--json").at_work()
+@pytest.mark.parametrize("options", [["--json"], ["--log-format", "json"]], ids=" ".join)
+def test_a_workers_log_can_be_json_lines(small_shell: Shell, options: list[str]) -> None:
+    worker = small_shell.worker("shop:app", *options).at_work()
     worker.drains()
     lines = [json.loads(line) for line in worker.said().splitlines()]
     assert all({"time", "level", "logger", "message"} <= {*line} for line in lines)

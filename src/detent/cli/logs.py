@@ -10,11 +10,13 @@ from typing import Any
 import click
 import msgspec
 
+from ..context import log_fields
 from .output import without_machinery
 
 log = logging.getLogger("detent.cli")
 _COLORS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red", "DEBUG": "bright_black"}
-_CONTEXT = ("run", "step", "attempt")  # what the logger of a step's context adds
+_CONTEXT = ("run", "type", "step", "attempt")  # what code inside of a run is known by
+_SHOWN = ("run", "step", "attempt")  # what people see of it
 
 
 def set_up(*, as_json: bool, level: str) -> None:
@@ -46,7 +48,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        document |= {name: getattr(record, name) for name in _CONTEXT if hasattr(record, name)}
+        document |= _known(record, _CONTEXT)
         document |= getattr(record, "facts", {})
         if record.exc_info:
             document["error"] = self.formatException(record.exc_info)
@@ -57,7 +59,7 @@ class Lines(logging.Formatter):
     """`14:03:22 message`, coloured where somebody looks at it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        known = " ".join(f"{name}={getattr(record, name)}" for name in _CONTEXT if hasattr(record, name))
+        known = " ".join(f"{name}={value}" for name, value in _known(record, _SHOWN).items())
         message = f"{record.getMessage()}{f'  ({known})' if known else ''}"
         if record.exc_info:
             message += "\n" + without_machinery(self.formatException(record.exc_info))
@@ -66,6 +68,12 @@ class Lines(logging.Formatter):
             return f"{time} {record.levelname.lower():7} {message}"
         color = _COLORS.get(record.levelname)
         return f"{click.style(time, dim=True)} {click.style(message, fg=color) if color else message}"
+
+
+def _known(record: logging.LogRecord, names: tuple[str, ...]) -> dict[str, Any]:
+    """What the record says of its run, or else where the code is that writes it."""
+    found = log_fields() | {name: getattr(record, name) for name in names if hasattr(record, name)}
+    return {name: found[name] for name in names if found.get(name) is not None}
 
 
 def _moment(record: logging.LogRecord) -> datetime:

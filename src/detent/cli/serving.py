@@ -47,7 +47,14 @@ from .supervising import supervise
     default="info",
     show_default=True,
 )
-@click.option("--json", "as_json", is_flag=True, help="Log as JSON lines, on stdout.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people on stderr, or JSON lines on stdout.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
 @click.option("--supervised", is_flag=True, hidden=True)
 def worker(
     app: str,
@@ -56,6 +63,7 @@ def worker(
     processes: int,
     grace: float | None,
     log_level: str,
+    log_format: str,
     as_json: bool,
     supervised: bool,
 ) -> None:
@@ -67,7 +75,7 @@ def worker(
     target = find(app)
     if not target.definitions:
         raise Failure("a worker runs code, and a database URL names none; give MODULE:APP")
-    set_up(as_json=as_json, level=log_level)
+    set_up(as_json=as_json or log_format == "json", level=log_level)
     _adjust(target.app, queues, concurrency, grace)
     if not supervised:
         _introduce(target, processes)
@@ -94,7 +102,7 @@ def _child_arguments() -> list[str]:
     for name in ("queues", "concurrency", "grace"):
         if given[name] is not None:
             arguments += [f"--{name}", str(given[name])]
-    return [*arguments, "--json"] if given["as_json"] else arguments
+    return [*arguments, "--json" if given["as_json"] else f"--log-format={given['log_format']}"]
 
 
 def _introduce(target: Target, processes: int) -> None:
