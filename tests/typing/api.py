@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
 import detent
-from detent import PREVIOUS, Context, Retry, cancel_if, job_options, on_exception, step, task, workflow
+from detent import (
+    PREVIOUS,
+    Context,
+    Retry,
+    cancel_if,
+    events,
+    job_options,
+    on_exception,
+    step,
+    task,
+    workflow,
+)
 from detent.aio import AsyncRun
 
 
@@ -69,6 +80,17 @@ def sync_face(app: detent.App) -> None:
     app.runs(colour="red")  # type: ignore[call-arg]
     app.runs.failed(limit="5")  # type: ignore[arg-type]
     assert_type(app.gc(older_than=timedelta(days=30)), int)
+    assert_type(app.subscribe(alert, events=(events.RunFailed, events.Drifted)), Callable[[], None])
+    app.subscribe(alert, events=(ValueError,))  # type: ignore[arg-type]
+
+
+def alert(event: events.RunFailed | events.Drifted) -> None:
+    assert_type(event.run_id, str)
+    if isinstance(event, events.RunFailed):
+        assert_type(event.error.traceback, str)
+
+
+async def on_loop(event: events.Event) -> None: ...
 
 
 async def async_face(app: detent.AsyncApp) -> None:
@@ -78,6 +100,7 @@ async def async_face(app: detent.AsyncApp) -> None:
     assert_type(await app.runs.failed(type="crawl"), list[AsyncRun[Any]])
     assert_type(app.runs.each(cursor=run), AsyncIterator[AsyncRun[Any]])
     assert_type(await app.gc(older_than=timedelta(days=30)), int)
+    assert_type(app.subscribe(on_loop), Callable[[], None])
 
 
 # Graph workflows as classes
