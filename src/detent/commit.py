@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from .entries import Entry, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
 from .events import Committed
+from .forks import Refusal
 from .kernel.decide import Decided
 from .kernel.model import Operation, Settled, Verdict
 from .observe import Observer
@@ -68,7 +69,7 @@ class Committer:
         self.lessor = lessor
         self.on_commit = on_commit
         self._observer = observer if observer is not None else Observer()
-        self._mutex = threading.Lock()
+        self._mutex: Any = threading.Lock()
         self._queue: deque[Entry] = deque()
         self._leading: Entry | None = None  # the entry whose caller leads, or is to lead
         self._batch: list[Entry] = []  # what the leader has taken from the queue
@@ -137,6 +138,10 @@ class Committer:
         leader = Entry(Operation(), None)
         while self._take_lead(leader, instead_of=None, if_queued=True):
             self._lead(leader)
+
+    def forked(self) -> None:
+        """In a forked child: refuse every operation.  The leader and the thread are the parent's."""
+        self._mutex = Refusal("the workflow is executed by the process that this one was forked from")
 
     @property
     def closing(self) -> bool:

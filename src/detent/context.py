@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
 import sys
 import threading
 import weakref
@@ -385,6 +386,20 @@ step_var: contextvars.ContextVar[Context | None] = contextvars.ContextVar("deten
 unrecorded_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("detent_unrecorded", default=None)
 
 
+def _leave_run() -> None:
+    """In a forked child: the run and the step are executed by the parent."""
+    frame, step = frame_var.get(), step_var.get()
+    if frame is not None or step is not None:
+        frame_var.set(None)
+        step_var.set(None)
+        unrecorded_var.set("a process that was forked inside a run")
+        if step is None:
+            _strays.add(threading.current_thread())
+
+
+os.register_at_fork(after_in_child=_leave_run)
+
+
 def publish_here(name: str, value: Any) -> None:
     """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
     step = step_var.get()
@@ -505,4 +520,4 @@ def _remember(thread: Any) -> None:
 def _refuse_stray_thread(what: str) -> None:
     # Also when that run is over: a pool of threads, once begun by a workflow, goes on to serve others.
     if _strays and threading.current_thread() in _strays:
-        raise StepOutsideRun(what, "a thread that a workflow started")
+        raise StepOutsideRun(what, "a thread or process that a workflow started")

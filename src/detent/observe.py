@@ -74,6 +74,12 @@ class Observer:
         received = [one.flush(deadline - time.monotonic()) for one in self._subscriptions]
         return all(received)
 
+    def forked(self) -> None:
+        """In a forked child: keep the subscribers, without the parent's locks, threads and events."""
+        self._guard = threading.Lock()
+        for subscription in self._subscriptions:
+            subscription.begin()
+
     def rest(self, timeout: float = REST) -> None:
         """Deliver what is left, then end the threads; the next event starts them again."""
         if not self.flush(timeout):
@@ -90,13 +96,17 @@ class Subscription:
         self.name = getattr(function, "__qualname__", None) or type(function).__qualname__
         self._function = function
         self._loop = loop
+        self._ended = False
+        self._failing = False  # it raised for the last event, and the log says so
+        self.begin()
+
+    def begin(self) -> None:
+        """With an empty queue, and no thread yet."""
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[Event] = deque()
         self._thread: threading.Thread | None = None
         self._busy = False  # an event is being received
-        self._ended = False
         self._dropped = 0
-        self._failing = False  # it raised for the last event, and the log says so
 
     def put(self, event: Event) -> None:
         with self._changed:

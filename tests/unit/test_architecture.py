@@ -16,7 +16,7 @@ from pathlib import Path
 # in one string are neighbours that may import each other; two strings in a layer stand apart and may not.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("annotations forms serialization signatures", "clock", "ids", "events observe"),
+    ("annotations forms serialization signatures", "clock", "forks", "ids", "events observe"),
     ("arguments",),
     ("kernel",),
     (

@@ -27,6 +27,7 @@ from ..errors import (
     DatabaseUnavailable,
     InvalidState,
 )
+from ..forks import watch_forks
 from ..functions import FunctionWorkflow
 from ..ids import uuid7
 from ..kernel.advance import Course
@@ -81,13 +82,19 @@ class Engine:
         self.settings = settings
         self.heroes = Heroes(url)
         self.registry = Registry(collect(include))
+        self._lent = store is not None
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
         self.observer = Observer(lambda: self._services.loop.get() if self._services is not None else None)
+        self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
+        self._begin()
+        watch_forks(self)
+
+    def _begin(self) -> None:
+        """As it is before it is opened."""
         self._reporter = Reporter(self.observer, self.store, self.clock)
         self.store.on_change = self._reporter.changed
         self.worker: Worker | None = None
-        self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._services: Services | None = None
         self._guard = threading.RLock()
         self._asked = False  # open() was called, and so has said whether there shall be a worker
@@ -96,6 +103,15 @@ class Engine:
         self._sweeper: Sweeper | None = None  # removes what is past its retention
         self._deaf: threading.Event | None = None  # set: the thread that listens shall end
         self._listener: Listener | None = None
+
+    def forked(self) -> None:
+        """In a forked child: begin anew, as a client.  What was opened before belongs to the parent."""
+        if self._services is not None:
+            self._services.forked()
+        if not self._lent and self.store.driver.heritable:
+            self.store = open_store(self.url, pool_size=self.settings.pool_size)
+        self.observer.forked()
+        self._begin()
 
     # Opening and closing
 

@@ -12,7 +12,9 @@
     │   └── UnknownQueue           the app does not declare that queue
     ├── DatabaseError
     │   ├── DatabaseUnavailable    it could not be reached, after retries
+    │   │   └── DatabaseReplaced   the file of a SQLite database was deleted, moved or replaced
     │   ├── EncodingUnfit          the database cannot store every text
+    │   ├── ForkedProcess          something belongs to the process that this one was forked from
     │   ├── SchemaTooOld           run `detent migrate`
     │   ├── SchemaTooNew           upgrade the package
     │   └── MigrationChanged       an applied migration is not what it was
@@ -94,11 +96,13 @@ from .roots import (
     CannotDecode,
     ConfigurationError,
     DatabaseError,
+    DatabaseReplaced,
     DatabaseUnavailable,
     DefinitionError,
     DetentError,
     EncodingUnfit,
     ExportUnfit,
+    ForkedProcess,
     InvalidArgument,
     InvalidOption,
     MigrationChanged,
@@ -154,6 +158,7 @@ __all__ = [
     "CompensationFailed",
     "ConfigurationError",
     "DatabaseError",
+    "DatabaseReplaced",
     "DatabaseUnavailable",
     "DeadEnd",
     "DeadlineExceeded",
@@ -162,6 +167,7 @@ __all__ = [
     "EncodingUnfit",
     "ExportUnfit",
     "ExpressionError",
+    "ForkedProcess",
     "GraphInvalid",
     "GraphTampered",
     "InvalidArgument",

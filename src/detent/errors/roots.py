@@ -111,6 +111,29 @@ class DatabaseUnavailable(DatabaseError):
 
 
 @facts
+class ForkedProcess(DatabaseError):
+    """This process was forked, and what it uses belongs to the process that it was forked from."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"not possible in a forked process: {self.reason}"
+
+
+@facts
+class DatabaseReplaced(DatabaseUnavailable):
+    """The file of a SQLite database was deleted, moved or replaced while an app had it open."""
+
+    path: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} was deleted, moved or replaced while it was open: {self.reason}. Nothing more is "
+            f"written to it. Put the file back, or close the app and open it again"
+        )
+
+
+@facts
 class EncodingUnfit(DatabaseError):
     """A database that cannot store all text."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..context import Abandoned, Canceled, Context, FlowControl, step_var
 from ..errors import StepFailed, StepTimeout, TransactionEnded
+from ..forks import OneProcess
 from ..functions import Step
 from ..kernel.model import RunState, Verdict
 from ..stores.base import Trouble, UserTx, user_transaction
@@ -70,7 +71,8 @@ def given(step: Step[Any, Any], context: Context, args: tuple[Any, ...], tx: Any
 def _inside(context: Context, function: Callable[[], Any]) -> Any:
     token = step_var.set(context)
     try:
-        return function()
+        with OneProcess():
+            return function()
     except SystemExit as error:
         raise exited(context.name, error) from error
     finally:
@@ -88,7 +90,8 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
     try:
         coroutine = step.function(*given(step, body.context, args, tx), **body.kwargs)
         if step.timeout is None:
-            return await coroutine
+            with OneProcess():
+                return await coroutine
         # The body of a transactional step is always waited for: it must not use the connection later.
         return await _limited(body, coroutine, step.timeout, CLEANUP if tx is None else None)
     except SystemExit as error:
@@ -133,7 +136,8 @@ async def _limited(
 async def _guarded(name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
     """A task must not end with SystemExit: asyncio would raise it out of the loop."""
     try:
-        return await coroutine
+        with OneProcess():
+            return await coroutine
     except SystemExit as error:
         raise exited(name, error) from error
 

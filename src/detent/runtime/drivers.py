@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ..commit import FIRST_WAIT, LONGEST_WAIT
 from ..context import Frame, Routine, Suspended, frame_var, step_var
+from ..forks import OneProcess
 from ..stores.base import Trouble
 from .bodies import acall, call
 from .failures import unwrapped
@@ -60,7 +61,8 @@ def _perform(services: Services, request: Any, waits: list[Wait]) -> Any:
         waits.append(request)
         raise Suspended
     if isinstance(request, MainBody):
-        return request.definition.function(*request.args, **request.kwargs)
+        with OneProcess():
+            return request.definition.function(*request.args, **request.kwargs)
     if isinstance(request, Pause):
         time.sleep(request.seconds)
         return None

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..child_options import ChildOptions
 from ..context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, Signal, Suspended
+from ..forks import OneProcess
 from ..functions import FunctionWorkflow, Handle, Step
 from ..kernel import model
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
@@ -348,7 +349,8 @@ class Frame(FrameCore):
             self._told_on_loop()
         alarm = at_deadline(self.services, self.claimed, self._expire)
         try:
-            return await request.definition.function(*request.args, **request.kwargs)
+            with OneProcess():
+                return await request.definition.function(*request.args, **request.kwargs)
         except asyncio.CancelledError as error:
             if self.suspending:
                 raise Suspended from None

@@ -123,6 +123,16 @@ class Processes:
         for child in idle:
             child.join()
 
+    def forked(self) -> None:
+        """In a forked child: let go of the parent's processes without a word to them."""
+        atexit.unregister(self.close)
+        self._guard = threading.Lock()
+        self._closed = True
+        children = [*self._idle, *self._busy]
+        self._idle, self._busy = [], set()
+        for child in children:
+            child.disown()
+
 
 class TookTooLong(Exception):
     """No answer within the step's timeout."""
@@ -178,6 +188,14 @@ class Child:
     def dismiss(self) -> None:
         """Ask it to end."""
         self._pipe.close()
+
+    def disown(self) -> None:
+        """In a forked child: it is the parent's process, and ends when the parent closes the pipe."""
+        from multiprocessing import process
+
+        self._pipe.close()
+        # multiprocessing would wait for it when this process ends, and find that it must not.
+        process._children.discard(self._process)  # type: ignore[attr-defined]
 
     def join(self) -> None:
         self._process.join(PATIENCE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -122,6 +123,14 @@ class Threads:
                 self._idle += 1
             outcome()
             del outcome, future
+
+
+def _forget_shared() -> None:
+    """In a forked child: these threads exist in the parent only."""
+    Threads._shared = None
+
+
+os.register_at_fork(after_in_child=_forget_shared)
 
 
 def _setter(method: Callable[[Any], None], value: Any) -> Callable[[], None]:
@@ -295,6 +304,11 @@ class Services:
                 self.on_error(error, context)
             except (Exception, SystemExit):
                 log.exception("the on_error hook failed", extra=facts)
+
+    def forked(self) -> None:
+        """In a forked child: these are the parent's."""
+        self.committer.forked()
+        self.processes.forked()
 
     def close(self) -> None:
         with ExitStack() as parts:  # all of them, whatever one of them raises

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
@@ -22,6 +24,7 @@ from ..errors import DatabaseUnavailable, PacketTooLarge, TransactionEnded
 from ..kernel.model import Lease, Operation, Recovered, RunChange, WorkerRow
 from .queries import Queries
 from .statements import Statements
+from .suspending import SuspendedLane, SuspendedPool
 
 T = TypeVar("T")
 log = logging.getLogger("detent")
@@ -165,6 +168,13 @@ class Driver(Protocol):
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
     ddl_commits: bool  # whether CREATE TABLE ends the transaction
+    inherited: str  # why a forked child cannot use what the parent opened
+    closed_at_fork: bool  # whether connections must be closed before the process forks
+
+    @property
+    def heritable(self) -> bool:
+        """Whether a forked child can open the same database."""
+        ...
 
     def shares(self, other: Driver) -> bool:
         """Whether a write through this driver may wait for a transaction of the other."""
@@ -172,6 +182,25 @@ class Driver(Protocol):
 
     def connect(self) -> Any:
         """Open a connection in autocommit mode."""
+        ...
+
+    def verify(self, connection: Any) -> None:
+        """Raise DatabaseReplaced if this is no longer the database that was opened; asks no server.
+
+        The connection is the caller's; None if it has none yet.
+        """
+        ...
+
+    def suspend(self, deadline: float) -> None:
+        """Before a fork, where connections must be closed: close those that no lane has, and open no more."""
+        ...
+
+    def resume(self) -> None:
+        """In the parent, after the fork."""
+        ...
+
+    def forsake(self, connection: Any) -> None:
+        """In a forked child: keep this connection, which no other thread uses, from writing anything."""
         ...
 
     def tune(self, connection: Any) -> None:
@@ -346,6 +375,7 @@ class UserTx(Tx):
 user_transaction: contextvars.ContextVar[UserTx | None] = contextvars.ContextVar(
     "detent_user_transaction", default=None
 )
+os.register_at_fork(after_in_child=lambda: user_transaction.set(None))  # the parent is in it
 
 
 def batch(rows: Any) -> str:
@@ -430,7 +460,7 @@ def named_to_pyformat(statement: str) -> str:
     return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", statement.replace("%", "%%"))
 
 
-class Lane:
+class Lane(SuspendedLane):
     """A connection of its own for one purpose, opened when first needed, replaced when it breaks.
 
     A lane for guests runs users' statements too, and has the server's own settings.
@@ -438,7 +468,7 @@ class Lane:
 
     def __init__(self, driver: Driver, lock: Any | None = None, *, guests: bool = False) -> None:
         self._driver = driver
-        self._lock = lock if lock is not None else threading.RLock()
+        self._lock: Any = lock if lock is not None else threading.RLock()
         self._guests = guests
         self._connection: Any = None
 
@@ -531,7 +561,8 @@ class Lane:
                     self._driver.tune(connection)
                 self._connection = connection
             except Exception as error:
-                if self._driver.trouble(error) is Trouble.GONE:
+                gone = self._driver.trouble(error) is Trouble.GONE
+                if gone and not isinstance(error, DatabaseUnavailable):
                     raise DatabaseUnavailable(self._driver.name, str(error).strip()) from error
                 raise
         return self._connection
@@ -563,16 +594,17 @@ class Lane:
             self.drop()
 
 
-class Pool:
+class Pool(SuspendedPool):
     """A few lanes for whoever needs one: reads, or users' transactions."""
 
     def __init__(self, driver: Driver, size: int, *, guests: bool = False) -> None:
         self._driver = driver
         self._guests = guests
         self._free: list[Lane] = []
+        self._lanes: WeakSet[SuspendedLane] = WeakSet()
         self._closed = 0  # how often: a lane that somebody has at that moment is closed by him
-        self._slots = threading.BoundedSemaphore(size)
-        self._guard = threading.Lock()
+        self._slots: Any = threading.BoundedSemaphore(size)
+        self._guard: Any = threading.Lock()
 
     @contextmanager
     def lane(self) -> Iterator[Lane]:
@@ -590,7 +622,9 @@ class Pool:
                         lane.close()
 
     def _new(self) -> Lane:
-        return Lane(self._driver, self._driver.reading, guests=self._guests)
+        lane = Lane(self._driver, self._driver.reading, guests=self._guests)
+        self._lanes.add(lane)
+        return lane
 
     def close(self) -> None:
         with self._guard:

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import DatabaseUnavailable, TransactionMisused
+from ..forks import pause_at_forks, watch_forks
 from ..kernel.model import Recovered, RunChange
 from .base import RETRIED_FOR, Driver, Lane, Pool, Trouble, Tx, UserTx, news, user_transaction
+from .suspending import FORK_WAIT
 
 T = TypeVar("T")
 RETRIES = 20
@@ -34,15 +36,45 @@ class StoreCore:
         self._sorting = Pool(driver, SORTING, guests=True)
         # Called with what a verb has changed, after its commit; must not raise.
         self.on_change: Callable[[list[RunChange | Recovered]], None] = lambda changed: None
+        self._is_inherited = False  # this process was forked, and the store is the parent's
+        watch_forks(self)
+        if driver.closed_at_fork:
+            pause_at_forks(self)
 
     def close(self) -> None:
         """Close all connections; the next verb opens new ones."""
+        if self._is_inherited:
+            return
         for lane in {self._writer, self._claims, self._beats}:
             lane.close()
         self._pool.close()
         self._guests.close()
         self._sorting.close()
         self.driver.close()
+
+    # Forks
+
+    def before_fork(self) -> None:
+        """Close the connections.  Threads that hold a lock of the writers may read: writers come first."""
+        deadline = time.monotonic() + FORK_WAIT
+        for part in self._parts():
+            part.suspend(deadline)
+        self.driver.suspend(deadline)
+
+    def after_fork(self) -> None:
+        self.driver.resume()
+        for part in self._parts():
+            part.resume()
+
+    def forked(self) -> None:
+        """In the child: refuse to work.  The connections are the parent's, and so are the locks."""
+        self._is_inherited = True
+        for part in self._parts():
+            part.forsake()
+
+    def _parts(self) -> list[Lane | Pool]:
+        lanes = dict.fromkeys((self._writer, self._claims, self._beats))
+        return [*lanes, self._pool, self._guests, self._sorting]
 
     # Transactions of users
 

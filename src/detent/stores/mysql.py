@@ -36,6 +36,7 @@ from .base import (
 from .dialect import columns_of, kind_of
 from .queries import build_queries
 from .quick import records_only
+from .servers import ServerDriver
 from .statements import FINAL_STEP, Statements, build
 
 try:
@@ -223,7 +224,7 @@ def _unchecked() -> ssl.SSLContext:
 _ALREADY_THERE = (1060, 1061)
 
 
-class MySqlDriver:
+class MySqlDriver(ServerDriver):
     name = "MySQL"
     ddl_commits = True
     writing = None
@@ -235,6 +236,7 @@ class MySqlDriver:
 
     def __init__(self, url: str) -> None:
         self.own: set[int] = set()  # our listeners: we do not call ourselves
+        super().__init__()
         if pymysql is None:
             raise MissingDriver(self.name, "mysql")
         parts = urlsplit(url)
@@ -254,10 +256,15 @@ class MySqlDriver:
             self._connect["unix_socket"] = options["unix_socket"]
 
     def connect(self) -> Any:
+        self.check_process()
         connection = _Encrypted(autocommit=True, **self._connect)
         with connection.cursor() as cursor:  # what does not fit is an error, and is not cut off
             cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+        self.opened(connection)
         return connection
+
+    def socket_of(self, connection: Any) -> int | None:
+        return int(connection._sock.fileno()) if connection.open else None
 
     def shares(self, other: Any) -> bool:
         return other is self

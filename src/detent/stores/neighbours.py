@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ..errors import DatabaseUnavailable
+from ..forks import watch_forks
 from ..ids import uuid7
 from ..kernel.model import WorkerRow
 
@@ -89,6 +91,8 @@ class _Database(Protocol):
 
     def connect(self) -> sqlite3.Connection: ...
 
+    def hears(self, ear: Ear) -> None: ...
+
 
 class Ear:
     """Listens on a socket of our own, and looks at the file's version now and then."""
@@ -98,14 +102,30 @@ class Ear:
     def __init__(self, database: _Database) -> None:
         self._database = database
         self._neighbours = database.neighbours
-        self._connection = database.connect()
-        self._version = self._data_version()
+        self._guard = threading.Lock()  # of the connection
+        self._connection: sqlite3.Connection | None = None
+        self._suspended = self._ended = False
+        database.hears(self)  # before it connects: a fork closes the connection
+        with self._guard:
+            self._connection = database.connect()
+            self._version = self._data_version()
         self._writes = database.writes
         self._socket: socket.socket | None = None
-        self._neighbours.folder.mkdir(exist_ok=True)
         self._unsure = False
         self._active = time.monotonic()  # when others were last heard of
         self._name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
+        self._bind()
+        watch_forks(self)
+
+    def _bind(self) -> None:
+        """Make our socket, where there is none: the folder may have been deleted."""
+        if self._socket is not None:
+            if os.path.exists(self._neighbours.folder / self._name):
+                return
+            self._socket.close()
+            self._socket = None
+            self._neighbours.close()
+        self._neighbours.folder.mkdir(exist_ok=True)
         address = self._neighbours.address(self._name)
         if address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -114,6 +134,7 @@ class Ear:
 
     def wait(self, seconds: float) -> list[str]:
         deadline = time.monotonic() + seconds
+        self._bind()
         while True:
             now = time.monotonic()
             heard = self._hear(max(0.0, min(self._pace(now), deadline - now)))
@@ -138,7 +159,13 @@ class Ear:
         What we write ourselves changes its version too.  Where both may have happened, it counts
         as soon as we are quiet: looking for nothing costs less than missing something.
         """
-        version, writes = self._data_version(), self._database.writes
+        with self._guard:
+            if self._ended:
+                return False
+            if self._connection is None:  # it was closed for a fork
+                self._connection = self._database.connect()
+                self._version = -1
+            version, writes = self._data_version(), self._database.writes
         changed, wrote = version != self._version, writes != self._writes
         self._version, self._writes = version, writes
         if wrote:
@@ -159,13 +186,40 @@ class Ear:
         return payloads
 
     def _data_version(self) -> int:
+        assert self._connection is not None
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        self._connection.close()
+        self.disconnect()
         if self._socket is not None:
             self._socket.close()
             (self._neighbours.folder / self._name).unlink(missing_ok=True)
+
+    def disconnect(self) -> None:
+        """Close the connection, from any thread: the app is closed before the thread that listens ends."""
+        with self._guard:
+            self._ended = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def suspend(self, deadline: float) -> None:
+        """Before a fork: close the connection until `resume`."""
+        if self._guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self._suspended = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def resume(self) -> None:
+        if self._suspended:
+            self._suspended = False
+            self._guard.release()
+
+    def forked(self) -> None:
+        """In the child: the socket is the parent's, and so is its name in the folder."""
+        if self._socket is not None:
+            self._socket.close()
 
 
 class Silence:
@@ -193,13 +247,23 @@ class LockFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mine: tuple[Path, int] | None = None
+        watch_forks(self)
+
+    def forked(self) -> None:
+        """In the child: do not keep the parent's lock when the parent dies."""
+        if self._mine is not None:
+            os.close(self._mine[1])
+            self._mine = None
 
     def take(self, worker: WorkerRow) -> bool:
         path = self._path(worker.id)
         if self._mine is not None and self._mine[0] == path and path.exists():
             return False
         self.leave()
-        self._folder.mkdir(exist_ok=True)
+        try:
+            self._folder.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            raise DatabaseUnavailable("SQLite", f"the folder {self._folder.parent} does not exist") from error
         while True:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             fcntl.flock(file, fcntl.LOCK_EX)

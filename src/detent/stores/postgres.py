@@ -33,6 +33,7 @@ from .base import (
 from .dialect import columns_of, kind_of
 from .queries import build_queries
 from .quick import End, quick_batch
+from .servers import ServerDriver
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
 
 try:
@@ -181,7 +182,7 @@ def _committed(status: str) -> None:
         raise psycopg.InternalError(f"the commit came to {status}")
 
 
-class PostgresDriver:
+class PostgresDriver(ServerDriver):
     name = "PostgreSQL"
     ddl_commits = False
     writing = None
@@ -198,8 +199,10 @@ class PostgresDriver:
         self._url = url
         self._pgbouncer = pgbouncer
         self.own: set[int] = set()  # our sessions: what they notify is no news to us
+        super().__init__()
 
     def connect(self) -> Any:
+        self.check_process()
         connection = Connection.connect(
             self._url,
             autocommit=True,
@@ -214,7 +217,11 @@ class PostgresDriver:
             connection.close()
             raise EncodingUnfit(name, encoding or "unknown")
         self.own.add(connection.info.backend_pid)
+        self.opened(connection)
         return connection
+
+    def socket_of(self, connection: Any) -> int | None:
+        return None if connection.closed else int(connection.fileno())
 
     def shares(self, other: Any) -> bool:
         return other is self

@@ -28,6 +28,7 @@ from psycopg.errors import error_from_result
 from psycopg.rows import tuple_row
 
 from ..errors import TransactionEnded
+from ..forks import Lineage
 
 MOST = 300  # statements that a connection keeps; the others are planned each time
 _INT8 = 20  # the type of every integer that we send
@@ -280,6 +281,12 @@ class Connection(psycopg.Connection[Any]):
     session: Session | None = None
     owner: str | None = None  # whose transaction was begun here, if it is that of a user's code
 
+    _lineage = -1  # the process that it was opened in
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lineage = Lineage.count
+
     def _get_tx_start_command(self) -> bytes:
         """psycopg begins a transaction: the one of the user's code is not open any more."""
         if self.owner is not None:
@@ -288,7 +295,8 @@ class Connection(psycopg.Connection[Any]):
 
     def __del__(self) -> None:  # type: ignore[override]  # psycopg passes the warning as an argument
         # A thread that was late may have opened it after its store was closed: nobody else can close it then.
-        if hasattr(self, "pgconn") and not self.closed:
+        # In a forked child it is the parent's.
+        if hasattr(self, "pgconn") and not self.closed and self._lineage == Lineage.count:
             self.close()
 
     def own_cursor(self) -> Any:

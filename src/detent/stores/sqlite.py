@@ -16,18 +16,22 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
-from ..errors import DatabaseUnavailable
+from ..errors import DatabaseUnavailable, ForkedProcess
+from ..forks import watch_forks
 from ..kernel.model import Operation, Step
 from .base import Listener, Office, Trouble, Tx, Way, batch
+from .database_file import BUSY_TIMEOUT, DatabaseFile, FileConnection
 from .dialect import columns_of
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
 from .queries import build_queries
 from .quick import records_only
 from .statements import ACTIVE_HERO, FINAL_STEP, build
+from .suspending import INHERITED
 
 _MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
-BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
+IN_MEMORY = "a SQLite database in memory exists only in the process that opened it; use a file"
 
 
 class SqliteDialect:
@@ -123,27 +127,61 @@ class SqliteDriver:
         self.path = path if self.memory else os.path.abspath(path)
         self.writing = threading.RLock()
         self.reading = self.writing if self.memory else None
-        self._memory: sqlite3.Connection | None = None
+        self._memory: _Kept | None = None
+        self.closed_at_fork = not self.memory
+        self.inherited = IN_MEMORY if self.memory else INHERITED
+        self._is_inherited = False
+        self.file = DatabaseFile(self.path)
+        self._ears: WeakSet[Ear] = WeakSet()
+        self._ears_guard = threading.RLock()
         self.writes = 0
         self.neighbours = Neighbours(f"{self.path}-detent")
+        watch_forks(self)
+
+    @property
+    def heritable(self) -> bool:
+        return self._memory is None
 
     def connect(self) -> sqlite3.Connection:
+        if self._is_inherited:
+            raise ForkedProcess(self.inherited)
         if self.memory:
             # One connection is the database: every lane shares it, one at a time.
             if self._memory is None:
                 self._memory = _Kept(":memory:", isolation_level=None, check_same_thread=False)
             return self._memory
-        connection = sqlite3.connect(
-            self.path,
-            timeout=BUSY_TIMEOUT,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=256,
-        )
+        return self.file.connect(self._prepare)
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
         _patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -16000")
-        return connection
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # opens the WAL
+
+    def verify(self, connection: Any) -> None:
+        if not self.memory:
+            self.file.verify(connection)
+
+    def forked(self) -> None:
+        """In the child: nothing that the parent opened may be used or closed."""
+        self._is_inherited = True
+        if self._memory is not None:
+            self._memory.forsake()
+        self.file.forked()
+
+    def suspend(self, deadline: float) -> None:
+        for ear in self._all_ears():
+            ear.suspend(deadline)
+        self.file.suspend(deadline)
+
+    def resume(self) -> None:
+        self.file.resume()
+        for ear in self._all_ears():
+            ear.resume()
+
+    def forsake(self, connection: Any) -> None:
+        if connection.in_transaction:
+            connection.set_authorizer(lambda *asked: sqlite3.SQLITE_DENY)
 
     def shares(self, other: Any) -> bool:
         if other is self:
@@ -260,6 +298,15 @@ class SqliteDriver:
     def listener(self) -> Listener:
         return Silence() if self.memory else Ear(self)
 
+    def hears(self, ear: Ear) -> None:
+        """A listener is about to connect."""
+        with self._ears_guard:
+            self._ears.add(ear)
+
+    def _all_ears(self) -> list[Ear]:
+        with self._ears_guard:
+            return list(self._ears)
+
     def office(self) -> Office:
         return NoOffice() if self.memory else LockFiles(self.neighbours.folder)
 
@@ -274,16 +321,19 @@ class SqliteDriver:
 
     def close(self) -> None:
         self.neighbours.close()
+        for ear in self._all_ears():
+            ear.disconnect()
+        self.file.forget()
         if self._memory is not None:
-            self._memory.really_close()  # type: ignore[attr-defined]
+            self._memory.really_close()
             self._memory = None
 
 
-class _Kept(sqlite3.Connection):
+class _Kept(FileConnection):
     """A database in memory lives as long as its app, not as long as a lane."""
 
     def close(self) -> None:
-        if self.in_transaction:
+        if self.in_transaction and not self.forsaken:
             self.rollback()
         self.isolation_level = None
 
