@@ -552,6 +552,7 @@ class Lane(SuspendedLane):
             self.drop()
 
     def _open(self) -> Any:
+        self._driver.verify(self._connection)
         if self._connection is None:
             try:
                 connection = self._driver.connect()

@@ -217,6 +217,7 @@ class SqliteDriver:
 
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.commit()
+        self.verify(connection)
 
     def commit_for_user(self, connection: sqlite3.Connection) -> bool:
         connection.commit()
@@ -286,6 +287,7 @@ class SqliteDriver:
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         self.writes += 1
         written = _patiently(tx.connection, self._quick, {"worker": worker, "rows": batch(steps)})
+        self.verify(tx.connection)
         return written.rowcount == len(steps)
 
     def notify(self, tx: Tx, payload: str) -> None:
