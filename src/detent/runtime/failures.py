@@ -2,16 +2,19 @@
 
 An exception whose class can be found again, and whose arguments and fields are
 plain values, is rebuilt; any other is raised as StepFailed, both times.
+
+A class is found in modules that are imported already, never imported; only subclasses of
+Exception are rebuilt, and no code of theirs runs.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -23,6 +26,7 @@ from ..serialization import plain
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _LONGEST_MESSAGE = 10_000
 _LONGEST_TRACEBACK = 20_000
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose __new__ may be anything
 
 
 def describe(error: BaseException) -> Error:
@@ -62,7 +66,7 @@ def message_of(error: BaseException) -> str:
     """Its text, whatever its class does."""
     try:
         return str(error)
-    except Exception as broken:  # its own __str__ fails
+    except (Exception, SystemExit, GeneratorExit) as broken:  # its own __str__ fails
         return f"({type(broken).__name__} in {type(error).__name__}.__str__)"
 
 
@@ -96,7 +100,8 @@ def raisable(step: str, text: str | None) -> Exception:
 def with_traceback(error: Exception, stored: str) -> Exception:
     """The error, with the traceback of the worker as its cause: the lines of user code that raised it."""
     if stored:
-        error.__cause__ = WorkerTraceback(stored)
+        # Not `error.__cause__ =`: its class may have a __setattr__ of its own.
+        vars(BaseException)["__cause__"].__set__(error, WorkerTraceback(stored))
     return error
 
 
@@ -110,37 +115,40 @@ def _plain_value(value: Any) -> Any:
 
 
 def _rebuild(stored: Error) -> Exception | None:
+    """The exception as it was, made without running any code of its class; None if that is impossible."""
     cls = _find_class(stored.type)
     if cls is None:
         return None
     args = tuple(stored.args or ())
+    builtin = next(base for base in cls.__mro__ if not base.__flags__ & _MADE_BY_PYTHON)
     try:
-        # Without __init__: it may want other arguments than the ones in `args`.
-        error = cls.__new__(cls, *args)
-        error.args = args
-        error.__dict__.update(stored.fields or {})
+        error: Exception = builtin.__new__(cls, *args)
+        vars(BaseException)["args"].__set__(error, args)
+        object.__getattribute__(error, "__dict__").update(stored.fields or {})
     except Exception:  # a class that cannot be built this way
         return None
     return error
 
 
 def _find_class(name: str) -> type[Exception] | None:
-    """Find an exception class by name, in modules of packages that this process uses already."""
-    if "<locals>" in name:
-        return None
+    """Find an exception class by name.
+
+    Only in modules that are imported already, and without a module's `__getattr__`: what is stored in
+    the database must not decide which code runs.
+    """
     parts = name.split(".")
-    if parts[0] not in sys.modules:
-        return None
     for cut in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:cut])
-        if module not in sys.modules and importlib.util.find_spec(parts[0]) is not None:
-            try:
-                importlib.import_module(module)
-            except ImportError:
-                continue
-        found: Any = sys.modules.get(module)
+        found: Any = sys.modules.get(".".join(parts[:cut]))
         for part in parts[cut:]:
-            found = getattr(found, part, None)
+            found = _contents(found).get(part)
         if isinstance(found, type) and issubclass(found, Exception):
             return found
     return None
+
+
+def _contents(found: object) -> Mapping[str, Any]:
+    """What a module or a class contains; looking at it must not load a lazy module."""
+    if isinstance(found, ModuleType):
+        contents: Mapping[str, Any] = object.__getattribute__(found, "__dict__")
+        return contents
+    return vars(found) if isinstance(found, type) else {}
