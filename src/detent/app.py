@@ -24,6 +24,7 @@ from .engine.queries import Filters, RunQueries, Walk, find_runs
 from .engine.reporting import subscribe
 from .engine.starting import START_MANY, calls_of
 from .engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of, id_of
+from .engine.waiters import found
 from .engine.within import join
 from .errors import ResultTimeout
 from .events import Event
@@ -463,7 +464,7 @@ class Run(RunFacts, Generic[R]):
         waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
         self._fresh = False
         try:
-            return answer.get(timeout=timeout)
+            return found(self.id, answer.get(timeout=timeout))
         except queue.Empty:
             row = self.refresh().row
             if RunState(row.state).final:

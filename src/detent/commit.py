@@ -14,6 +14,7 @@ leader that is interrupted by an exception hands on, and its batch is looked up 
     the database refuses a batch     it is split in halves, until the bad operation is alone
     the database is away             wait and try again, until the caller's patience ends
     the error is no clear answer     look up whether the commit went through, then as above
+    another transaction blocks it    it is split too; the operation that is blocked waits aside (asides.py)
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from .asides import Asides
 from .entries import Entry, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
 from .events import Committed
 from .forks import Refusal
 from .kernel.decide import Decided
-from .kernel.model import Operation, Settled, Verdict
+from .kernel.model import NewExecution, Operation, Record, Settled, Start, Verdict
 from .observe import Observer
-from .stores.base import Lessor, Trouble, user_transaction
-from .stores.batch import Applied
+from .stores.base import Lessor, Line, Trouble, user_transaction
+from .stores.batch import Applied, drop_lease
 from .stores.courses import MustGoAlone, without_repeats
-from .stores.sql import SqlStore
+from .stores.sql import PartlyApplied, SqlStore
 
 log = logging.getLogger("detent")
 LARGEST_BATCH = 1000
 LARGEST_BYTES = 4 * 1024 * 1024
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two tries while the database is away
+LONGEST_ASIDE = 0.5  # seconds between two tries aside, where the database does not wait for locks
 MOST_INTERRUPTIONS = 3  # leaders that an operation may see interrupted before it is given up
 AWAY = (Trouble.GONE, Trouble.RETRY)  # RETRY comes here when the store has given up trying
 _SERVER = Entry(Operation(), None)  # stands for the committer's thread until that has taken over
@@ -77,10 +80,11 @@ class Committer:
         self._handed_over = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._asides = Asides(self._commit_aside, self._give_up_aside, self._answer)
 
     def run(self, operation: Operation, *, forever: bool = False) -> Any:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
-        if self._leader == threading.get_ident():
+        if self._leader == threading.get_ident() or threading.get_ident() in self._asides.idents:
             raise InvalidDecision("?", "decide and evolve write nothing by themselves; return an effect")
         entry = Entry(operation, None if forever else self.patience)
         entry.may_lead = threading.current_thread() is not threading.main_thread()
@@ -138,6 +142,7 @@ class Committer:
         leader = Entry(Operation(), None)
         while self._take_lead(leader, instead_of=None, if_queued=True):
             self._lead(leader)
+        self._asides.close()
 
     def forked(self) -> None:
         """In a forked child: refuse every operation.  The leader and the thread are the parent's."""
@@ -202,7 +207,7 @@ class Committer:
                     self._lead(leader)
                 except BaseException as error:  # from the operations: nobody interrupts this thread
                     for entry in self._batch:
-                        if not entry.answered:
+                        if not entry.answered and entry not in self._asides:
                             entry.fail(error)
                     self._leave_surely(leader, error)
             if self._closing.is_set() and self._leading is not _SERVER:
@@ -228,10 +233,10 @@ class Committer:
             except Exception as error:  # a bug; every caller gets an answer, and the next batch is committed
                 log.exception("committing %d operations failed", len(batch))
                 for entry in batch:
-                    if not entry.answered:
+                    if not entry.answered and entry not in self._asides:
                         entry.fail(error)
             self._leader = None
-            self._answer([entry for entry in batch if entry.answered])
+            self._answer([entry for entry in batch if entry.answered and entry not in self._asides])
             self._put_back(without=None)
             self._hand_on(leader)
 
@@ -257,7 +262,7 @@ class Committer:
                 self._batch = []
                 return
             taken = set(self._batch)
-            again = [entry for entry in self._batch if not entry.answered and entry is not without]
+            again = [e for e in self._batch if not e.answered and e is not without and e not in self._asides]
             rest = [entry for entry in self._queue if entry not in taken and entry is not without]
             self._queue = deque(again + rest)
             self._batch = []
@@ -298,7 +303,7 @@ class Committer:
         if self._leading is entry:
             self._leader = None
             for other in self._batch:
-                if not other.answered and other is not entry:
+                if not other.answered and other is not entry and other not in self._asides:
                     other.doubted = other.retried = True
                     other.interruptions += 1
                     if other.interruptions > MOST_INTERRUPTIONS:
@@ -312,6 +317,8 @@ class Committer:
             with self._mutex:
                 if entry in self._queue:
                     self._queue.remove(entry)
+        self._asides.forget(entry)
+        self._asides.wake()
         self._wake_leader()  # the next leader may not have been woken yet
 
     def _answer(self, entries: Sequence[Entry]) -> None:
@@ -336,31 +343,93 @@ class Committer:
         A leader whose own patience has ended leaves the rest to the next one.
         """
         groups = [entries]  # the next one last
-        wait = FIRST_WAIT
+        line, wait = Line.MAIN, FIRST_WAIT
         while groups and not (leader is not None and leader.done):
             group = [entry for entry in groups.pop() if not entry.answered]
+            if self._asides:
+                group = self._asides.sift(group)
             if not group:
                 continue
-            error = self._try(group)
+            error = self._advance(groups, group, line)
             if error is None:
                 wait = FIRST_WAIT
-                groups.append(self._to_look_up(group))
-                continue
-            group = [entry for entry in group if not entry.answered]
-            if self._is_away(error):
-                self._pause(group, error, wait)
-                wait = min(wait * 2, LONGEST_WAIT)
-                groups.append(group)
-            elif len(group) > 1:
-                groups += reversed(_parts(group, error))
-            elif group:
-                again = self._refuse(group[0], error)
-                if again is not None:
-                    self._pause(group, again, wait)
-                    wait = min(wait * 2, LONGEST_WAIT)
-                    groups.append(group)
+            elif self._store.driver.blocked(error) and self._step_aside(groups):
+                line = Line.SPLIT
+            else:
+                self._pause(groups[-1], error, wait)
+                gone = self._store.driver.trouble(error) is Trouble.GONE
+                wait = min(wait * 2, LONGEST_WAIT) if gone else FIRST_WAIT  # else it has waited already
 
-    def _try(self, group: list[Entry]) -> Exception | None:
+    def _advance(self, groups: list[list[Entry]], group: list[Entry], line: Line) -> Exception | None:
+        """Try to commit a group.  What is left of it goes back to `groups`; return why it has to wait."""
+        error = self._try(group, line)
+        if error is None:
+            groups.append(self._to_look_up(group))
+            return None
+        group = [entry for entry in group if not entry.answered]
+        if self._is_away(error):
+            groups.append(group)
+            return error
+        if len(group) > 1:
+            groups += reversed(_parts(group, error))
+        elif group:
+            again = self._refuse(group[0], error)
+            if again is not None:
+                groups.append(group)
+                return again
+        return None
+
+    def _step_aside(self, groups: list[list[Entry]]) -> bool:
+        """Split the group that is blocked; an operation that is blocked alone waits aside."""
+        group = groups[-1]
+        if len(group) > 1:
+            half = len(group) // 2
+            groups[-1:] = [group[half:], group[:half]]
+            return True
+        for entry in group:
+            self._drop_leases(entry)
+            if not self._asides.take(entry):
+                return False
+        groups.pop()
+        return True
+
+    def _drop_leases(self, entry: Entry) -> None:
+        """Leases that go into its commit hold slots of our worker: others need these meanwhile."""
+        lessor = self.lessor()
+        leased = [row for row in _new_executions(entry.operation) if row.token is not None]
+        if lessor is None or not leased:
+            return
+        tokens = [row.token for row in leased if row.token is not None]
+        for row in leased:
+            drop_lease(row)
+        if entry.retried:  # an earlier try may have been committed
+            lessor.astray(tokens)
+        else:
+            lessor.give_back(tokens)
+
+    def _commit_aside(self, entries: list[Entry]) -> None:
+        """Try to commit operations that wait aside; those that have to wait for longer get no answer."""
+        begun = time.monotonic()
+        groups = [entries]
+        while groups:
+            group = [entry for entry in groups.pop() if not entry.answered]
+            error = self._advance(groups, group, Line.ASIDE) if group else None
+            if error is not None:
+                for entry in entries:
+                    entry.reason = error
+                    entry.tries += 1
+                wait = min(FIRST_WAIT * 2 ** min(entries[0].tries, 8), LONGEST_ASIDE)
+                self._closing.wait(max(0.0, begun + wait - time.monotonic()))  # the database may have waited
+                return
+
+    def _give_up_aside(self, entries: Sequence[Entry]) -> None:
+        now = time.monotonic()
+        for entry in entries:
+            ended = self._closing.is_set() or (entry.deadline is not None and now >= entry.deadline)
+            if ended and not entry.answered:
+                entry.fail(_blocked(self._store, entry))
+
+    def _try(self, group: list[Entry], line: Line) -> Exception | None:
         """Commit what has not been committed; return why that failed."""
         try:
             for entry in group:
@@ -375,9 +444,14 @@ class Committer:
             applied = self._store.apply(
                 [entry.operation for entry in group],
                 helpers_wanted=self.helpers_wanted(),
-                lessor=self.lessor(),
+                lessor=self.lessor()
+                if line is not Line.ASIDE
+                else None,  # it would hold slots while it waits
+                line=line,
             )
         except Exception as error:
+            if isinstance(error, PartlyApplied):
+                group, error = self._partly_applied(group, error), error.error
             if not self._is_clear(error):
                 for entry in group:
                     entry.doubted = entry.retried = True
@@ -390,6 +464,13 @@ class Committer:
     def _report(self, operations: int, seconds: float) -> None:
         event = Committed(time=datetime.now(UTC), operations=operations, duration=timedelta(seconds=seconds))
         self._observer.emit(event)
+
+    def _partly_applied(self, group: list[Entry], partly: PartlyApplied) -> list[Entry]:
+        """Answer those that were committed; return the others."""
+        answers = zip(group, partly.answers, strict=True)
+        done = [(entry, answer) for entry, answer in answers if answer is not None]
+        self._applied([entry for entry, _ in done], Applied([answer for _, answer in done]))
+        return [entry for entry in group if not entry.answered]
 
     def _applied(self, entries: list[Entry], applied: Applied) -> None:
         for entry, answer in zip(entries, applied.answers, strict=True):
@@ -518,6 +599,23 @@ def _came_second(answer: Any) -> bool:
     if isinstance(answer, Decided):
         return answer.stale
     return isinstance(answer, list) and any(not started.created for started in answer)
+
+
+def _new_executions(op: Operation) -> list[NewExecution]:
+    """The rows of an operation that may be leased to our worker from the beginning."""
+    if isinstance(op, Start):
+        return op.executions
+    if isinstance(op, Record):
+        return op.executions + (op.children.executions if op.children is not None else [])
+    return []
+
+
+def _blocked(store: SqlStore, entry: Entry) -> Exception:
+    """Why an operation that waited aside was given up."""
+    if entry.reason is not None and not store.driver.blocked(entry.reason):
+        return _unavailable(store, entry.reason)
+    reason = "a transaction that has not ended yet has locked this run, or has taken its id or its hero"
+    return DatabaseUnavailable(store.driver.name, reason)
 
 
 def _unavailable(store: SqlStore, error: Exception) -> Exception:

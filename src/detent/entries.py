@@ -29,7 +29,9 @@ class Entry:
         "loop",
         "may_lead",
         "operation",
+        "reason",
         "retried",
+        "tries",
     )
 
     def __init__(self, operation: Operation, patience: float | None) -> None:
@@ -42,6 +44,8 @@ class Entry:
         self.cancelled = False  # the asyncio caller, while this was on its way
         self.doubted = False  # its commit may have gone through: look it up before the next try
         self.retried = False  # it was in doubt once: "somebody else did it" may mean ourselves
+        self.reason: Exception | None = None  # why the last try aside did not commit it
+        self.tries = 0  # aside
         self.interruptions = 0
         self.may_lead = False
         self.future: asyncio.Future[Any] | None = None

@@ -15,7 +15,7 @@ import pytest
 
 from detent import App, step, workflow
 from detent.errors import DatabaseUnavailable, EncodingUnfit
-from detent.stores import core, mysql, postgres
+from detent.stores import core, mysql
 from detent.stores.base import LOCK_WAIT
 
 
@@ -93,7 +93,6 @@ def test_a_lock_that_is_never_released_is_a_database_that_is_away(
     hasty_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the raw error, nor a failed run: the caller's patience ends."""
-    monkeypatch.setattr(postgres, "LOCK_WAIT", 0.1)
     monkeypatch.setattr(core, "RETRIED_FOR", 0.3)
     App(hasty_postgres, migrate=True).open(worker=False).close()
     patience = timedelta(seconds=1)

@@ -176,7 +176,7 @@ def test_ctrl_c_ends_a_wait_for_a_server_in_the_main_thread(store: SqlStore, riv
     locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with rival._writer.transaction() as tx:
+        with rival._beats.transaction() as tx:
             tx.query(tx.sql.lock_worker, id="a")
             locked.set()
             done.wait(20)
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_a_wait_for_a_server_in_the_main_thread(store: SqlStore, riv
     pressing.start()
     begun = time.monotonic()
     try:
-        with pytest.raises(KeyboardInterrupt), store._writer.transaction() as tx:
+        with pytest.raises(KeyboardInterrupt), store._beats.transaction() as tx:
             tx.query(tx.sql.lock_worker, id="a")
     finally:
         done.set()

@@ -43,17 +43,16 @@ class FaultyStore(SqlStore):
 
     def close(self) -> None:
         """The driver is the other's; ours are the lanes."""
-        for lane in {self._writer, self._claims, self._beats}:
-            lane.close()
-        self._pool.close()
-        self._guests.close()
+        self._close_connections()
 
-    def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
+    def _again(
+        self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False, unless_blocked: bool = False
+    ) -> T:
         fault, self.fault = self.fault, None
         if fault is None:
-            return super()._again(lane, verb, alone=alone)
+            return super()._again(lane, verb, alone=alone, unless_blocked=unless_blocked)
         if fault.kind == CUT:
-            super()._again(lane, verb, alone=alone)
+            super()._again(lane, verb, alone=alone, unless_blocked=unless_blocked)
             raise DatabaseUnavailable(self.driver.name, "cut off")
         try:
             return super()._again(lane, lambda tx: verb(_FaultyTx(tx, fault)), alone=alone)

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "workflows arrows graphs decisions deciders projections",
         "stores",
     ),
-    ("commit entries",),
+    ("commit entries asides",),
     ("runtime",),
     ("worker",),
     ("engine",),

@@ -59,6 +59,9 @@ class FakeDriver:
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, Refused)
 
+    def blocked(self, error: BaseException) -> bool:
+        return False
+
 
 class FakeStore:
     """Commits records by their run's id, and counts."""

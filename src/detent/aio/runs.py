@@ -16,6 +16,7 @@ from ..engine.graphs import NodeState
 from ..engine.outcomes import end_for_body
 from ..engine.queries import Filters, RunQueries, Walk, find_runs
 from ..engine.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from ..engine.waiters import found
 from ..errors import ResultTimeout
 from ..kernel.ancestry import Broken
 from ..kernel.drawing import to_dot, to_mermaid
@@ -73,7 +74,7 @@ class AsyncRun(RunFacts, Generic[R]):
         self._fresh = False
         try:
             async with asyncio.timeout(timeout):
-                return await answer
+                return found(self.id, await answer)
         except TimeoutError:
             row = (await self.refresh()).row
             if RunState(row.state).final:

@@ -164,6 +164,7 @@ class Engine:
 
     def _open(self, *, worker: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._guard:
+            self.store.patience = self.settings.patience.total_seconds()
             if self._services is None:
                 self._prepare_database()
                 self._services = self._make_services(loop)
@@ -182,6 +183,7 @@ class Engine:
         """Drain the worker and close the database; the engine can be opened again."""
         with self._guard:
             services, worker = self._services, self.worker
+            self.store.patience = 0.0  # nothing that reads keeps us from closing
             with ExitStack() as parts:  # in the reverse order; all of them, whatever one of them raises
                 parts.callback(self._closed)
                 parts.callback(self.store.close)
@@ -431,6 +433,7 @@ class Engine:
     def fresh(self, start: Start) -> list[RunRow]:
         """Runs that were just planned, as they will be."""
         self.waiters.begun(run.id for run in start.runs)
+        self.waiters.expect(run.id for run in start.runs)
         return [fresh_row(run, False) for run in start.runs]
 
     # Messages and control

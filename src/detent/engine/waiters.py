@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from ..errors import RunNotFound
 from ..kernel.model import RunEnd, RunRow, RunState
 from ..stores.base import Trouble
 from ..stores.sql import SqlStore
@@ -27,6 +28,7 @@ UNSERVED_AGAIN = 60.0  # ... and after which we look again, if one did
 BRIEFLY = 1.0  # seconds: after a shorter wait, a timeout does not say whether the run is served
 KEPT = 10_000  # how many ends are remembered ...
 LARGEST_KEPT = 2_000  # ... and how long their results may be
+REMOVED = RunEnd(state="removed")  # for who waits for a run that is not there any more
 
 
 class Waiter:
@@ -65,6 +67,7 @@ class Waiters:
         self._guard = threading.Lock()
         self._waiting: dict[str, list[Waiter]] = {}
         self._finished: OrderedDict[str, RunEnd] = OrderedDict()
+        self._expected: OrderedDict[str, None] = OrderedDict()  # runs that begin with a user's commit
         self._news = threading.Event()
         self._everybody = False
         self._closed = True
@@ -78,6 +81,14 @@ class Waiters:
         """These runs begin now: an end of that id is the end of another run, which was removed since."""
         for run_id in runs:
             self._finished.pop(run_id, None)
+
+    def expect(self, runs: Iterable[str]) -> None:
+        """These runs begin when a transaction of the user commits: until then they are not there."""
+        with self._guard:
+            for run_id in runs:
+                self._expected[run_id] = None
+            while len(self._expected) > KEPT:
+                self._expected.popitem(last=False)
 
     def add(self, waiter: Waiter) -> None:
         with self._guard:
@@ -169,7 +180,19 @@ class Waiters:
         for waiter in asked:
             waiter.looked += 1
         self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))
+        if everybody:
+            self._look_for_removed(sorted(runs))
         return any(waiter.looked <= 1 for waiter in asked)
+
+    def _look_for_removed(self, runs: Sequence[str]) -> None:
+        """Tell who waits for a run that retention or `app.delete()` has removed."""
+        existing = self._store.existing(runs)
+        with self._guard:
+            for run_id in existing:
+                self._expected.pop(run_id, None)
+            removed = [run for run in runs if run not in existing and run not in self._expected]
+            told = [(waiter, REMOVED) for run in removed for waiter in self._told(run, REMOVED)]
+        _wake(told)
 
     def _warn_of_unserved(self) -> None:
         """Log runs that were waited for in vain for a few seconds because no live worker serves them."""
@@ -191,6 +214,13 @@ class Waiters:
                     why,
                     extra={"run": waiter.run_id, "type": waiter.row.type},
                 )
+
+
+def found(run_id: str, end: RunEnd) -> RunEnd:
+    """The end that a waiter was told; raises RunNotFound if the run was removed."""
+    if end is REMOVED:
+        raise RunNotFound(run_id)
+    return end
 
 
 def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:

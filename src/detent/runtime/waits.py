@@ -8,7 +8,7 @@ from typing import Any
 from ..clock import from_micros
 from ..context import Routine
 from ..durable import MISSING
-from ..errors import InvalidState, ReceiveTimeout, ResultTimeout
+from ..errors import InvalidState, ReceiveTimeout, ResultTimeout, RunNotFound
 from ..kernel.journal import FINAL, POINTS, order_key
 from ..kernel.model import Await, Message, RunEnd, RunRow, RunState, Send, Step, StepState
 from .calls import encode_call
@@ -156,8 +156,13 @@ def outcome_of(frame: FrameCore, key: str, run_id: str, timeout: int | None) -> 
     expires = entry.wake_at if entry is not None else None if timeout is None else frame.now() + timeout
     while True:
         yield from frame.checkpoint()
-        row: RunRow = yield Read(lambda: frame.services.store.run(run_id))
+        row: RunRow | None = yield Read(lambda: frame.services.store.find_run(run_id))
         facts = {"started_at": begun, "finished_at": frame.now()}
+        if row is None:
+            missing = RunNotFound(run_id)
+            text = encode_error(missing)
+            yield from frame.record(frame.entry(key, "result", run_id, StepState.FAILED, error=text, **facts))
+            raise missing
         if RunState(row.state).final:
             text = frame.encode([row.state, row.result, row.error], f"the result of run {run_id}")
             got = frame.entry(key, "result", run_id, StepState.COMPLETED, result=text, **facts)

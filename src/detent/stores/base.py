@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
@@ -33,7 +34,8 @@ LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB take
 OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
 KEEP_BUSY = 30.0  # seconds after which that session is used again: servers end idle ones
 STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
-LOCK_WAIT = 5  # seconds that a statement of ours waits for a lock before it is tried again
+LOCK_WAIT = 5.0  # seconds that a statement of ours waits for a lock before it is tried again
+SHARED = ("detent_counters", "detent_workers")  # tables whose rows are locked by operations of many runs
 RETRIED_FOR = 10.0  # seconds after which what is tried again and again counts as a database that is away
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
 
@@ -45,6 +47,14 @@ class Trouble(Enum):
     RETRY = "retry"  # deadlock, serialisation, busy: the same again may work
     GONE = "gone"  # the connection or the server is lost: unknown whether it committed
     OTHER = "other"
+
+
+class Line(Enum):
+    """Where a batch is committed, and so how long it waits for locks."""
+
+    MAIN = "main"
+    SPLIT = "split"  # parts of a batch that was blocked
+    ASIDE = "aside"  # what is blocked: nothing else waits behind it
 
 
 class Office(Protocol):
@@ -164,6 +174,7 @@ class Driver(Protocol):
     name: str
     statements: Statements
     queries: Queries  # their parameters are `:name`: `adapt` what is made of them
+    lock_waits: Mapping[Line, float]  # seconds that a batch waits for a lock
     writing: Any  # the lock that all lanes share where only one may write; else None
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
@@ -203,7 +214,7 @@ class Driver(Protocol):
         """In a forked child: keep this connection, which no other thread uses, from writing anything."""
         ...
 
-    def tune(self, connection: Any) -> None:
+    def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         """Settings for a connection that only ever runs our own statements."""
         ...
 
@@ -211,7 +222,9 @@ class Driver(Protocol):
         """Settings for a connection that runs users' statements: those of the server or the role."""
         ...
 
-    def begin(self, connection: Any) -> None: ...
+    def begin(self, connection: Any, *, patient: bool = True) -> None:
+        """Begin a transaction.  `patient`: wait for long where only one may write."""
+        ...
 
     def begin_for_user(self, connection: Any, owner: str, isolation: str | None) -> None:
         """Begin a transaction for a user's code, and mark it.
@@ -256,6 +269,13 @@ class Driver(Protocol):
         ...
 
     def trouble(self, error: BaseException) -> Trouble: ...
+
+    def blocked(self, error: BaseException) -> bool:
+        """Whether a statement has waited too long for what another transaction has locked of a run.
+
+        That includes an id or a hero that a transaction has taken and not committed yet.
+        """
+        ...
 
     def refused(self, error: BaseException) -> bool:
         """Whether the database itself has said no: then it is certain that nothing was committed."""
@@ -378,6 +398,23 @@ user_transaction: contextvars.ContextVar[UserTx | None] = contextvars.ContextVar
 os.register_at_fork(after_in_child=lambda: user_transaction.set(None))  # the parent is in it
 
 
+class Reading(Tx):
+    """Queries outside of a transaction."""
+
+    __slots__ = ("_lane",)
+
+    def __init__(self, driver: Driver, lane: Lane) -> None:
+        self._lane = lane
+        super().__init__(driver, lane.ask_again(lambda connection: connection))
+
+    def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
+        return self._lane.ask_again(lambda connection: Tx(self.driver, connection).query(statement, **params))
+
+    def ask(self, statement: str, **params: Any) -> Callable[[], list[tuple[Any, ...]]]:
+        rows = self.query(statement, **params)
+        return lambda: rows
+
+
 def batch(rows: Any) -> str:
     """Return the one JSON parameter that carries `rows`."""
     return _ENCODER.encode(rows).decode()
@@ -466,9 +503,19 @@ class Lane(SuspendedLane):
     A lane for guests runs users' statements too, and has the server's own settings.
     """
 
-    def __init__(self, driver: Driver, lock: Any | None = None, *, guests: bool = False) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        lock: Any | None = None,
+        *,
+        guests: bool = False,
+        lock_wait: float = LOCK_WAIT,
+        patience: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._driver = driver
         self._lock: Any = lock if lock is not None else threading.RLock()
+        self._lock_wait = lock_wait
+        self._patience = patience  # seconds for which queries wait for a database that is away
         self._guests = guests
         self._connection: Any = None
 
@@ -511,14 +558,34 @@ class Lane(SuspendedLane):
 
     @contextmanager
     def autocommit(self) -> Iterator[Tx]:
-        """Each statement for itself."""
+        """Queries, each for itself: one that loses the connection is asked again on another."""
         with self._lock:
-            connection = self._open()
             try:
-                yield Tx(self._driver, connection)
+                yield Reading(self._driver, self)
             except BaseException as error:
-                self._undo(connection, error)
+                if self._connection is not None:
+                    self._undo(self._connection, error)
                 raise
+
+    def ask_again(self, query: Callable[[Any], T]) -> T:
+        """Ask on our connection: once more on a fresh one, then until the patience for reads ends."""
+        deadline = time.monotonic() + self._patience()
+        wait = 0.0
+        while True:
+            try:
+                return query(self._open())
+            except Exception as error:
+                trouble = self._driver.trouble(error)
+                if trouble not in (Trouble.GONE, Trouble.RETRY):
+                    raise
+                if trouble is Trouble.GONE:
+                    self.drop()
+                if wait and (time.monotonic() + wait > deadline or not self._patience()):
+                    if isinstance(error, DatabaseUnavailable):
+                        raise
+                    raise DatabaseUnavailable(self._driver.name, str(error).strip()) from error
+            time.sleep(wait)
+            wait = min(max(0.05, wait * 2), 2.0)
 
     def perform(self, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
         """Run a verb in a transaction; `alone`: it is a single statement.
@@ -532,7 +599,7 @@ class Lane(SuspendedLane):
             try:
                 if alone:
                     return verb(tx)
-                self._driver.begin(connection)
+                self._driver.begin(connection, patient=False)
                 answer = verb(tx)
                 self._driver.commit(connection)
             except BaseException as error:
@@ -559,7 +626,7 @@ class Lane(SuspendedLane):
                 if self._guests:
                     self._driver.tune_for_users(connection)
                 else:
-                    self._driver.tune(connection)
+                    self._driver.tune(connection, self._lock_wait)
                 self._connection = connection
             except Exception as error:
                 gone = self._driver.trouble(error) is Trouble.GONE
@@ -598,9 +665,17 @@ class Lane(SuspendedLane):
 class Pool(SuspendedPool):
     """A few lanes for whoever needs one: reads, or users' transactions."""
 
-    def __init__(self, driver: Driver, size: int, *, guests: bool = False) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        size: int,
+        *,
+        guests: bool = False,
+        lock_wait: float = LOCK_WAIT,
+        patience: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._driver = driver
-        self._guests = guests
+        self._settings: dict[str, Any] = {"guests": guests, "lock_wait": lock_wait, "patience": patience}
         self._free: list[Lane] = []
         self._lanes: WeakSet[SuspendedLane] = WeakSet()
         self._closed = 0  # how often: a lane that somebody has at that moment is closed by him
@@ -623,7 +698,7 @@ class Pool(SuspendedPool):
                         lane.close()
 
     def _new(self) -> Lane:
-        lane = Lane(self._driver, self._driver.reading, guests=self._guests)
+        lane = Lane(self._driver, self._driver.reading, **self._settings)
         self._lanes.add(lane)
         return lane
 

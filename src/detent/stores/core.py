@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from ..errors import DatabaseUnavailable, TransactionMisused
 from ..forks import pause_at_forks, watch_forks
 from ..kernel.model import Recovered, RunChange
-from .base import RETRIED_FOR, Driver, Lane, Pool, Trouble, Tx, UserTx, news, user_transaction
+from .base import RETRIED_FOR, Driver, Lane, Line, Pool, Trouble, Tx, UserTx, news, user_transaction
 from .suspending import FORK_WAIT
 
 T = TypeVar("T")
-RETRIES = 20
+MOST_ASIDE = 8  # connections on which blocked operations wait
 SORTING = 2  # connections for reads that sort
 
 
@@ -25,15 +25,20 @@ class StoreCore:
     def __init__(self, driver: Driver, *, dialect: str, pool_size: int = 10) -> None:
         self.driver = driver
         self.dialect = dialect
-        self._writer = Lane(driver, driver.writing)
+        self.patience = 0.0  # seconds that reads wait for a database that is away
+        waits = driver.lock_waits
+        self._writer = Lane(driver, driver.writing, lock_wait=waits[Line.MAIN])
         # Where writers take turns anyway, they share one connection.
         alone = driver.writing is not None
+        self._splits = self._writer if alone else Lane(driver, lock_wait=waits[Line.SPLIT])
         self._claims = self._writer if alone else Lane(driver)
         self._beats = self._writer if alone else Lane(driver)
-        self._pool = Pool(driver, pool_size)
-        self._guests = Pool(driver, pool_size, guests=True)
+        self._asides = Pool(driver, MOST_ASIDE, lock_wait=waits[Line.ASIDE])
+        self._verbs = Pool(driver, pool_size)  # writes by themselves; they may wait for locks for long
+        self._pool = Pool(driver, pool_size, patience=lambda: self.patience)
+        self._guests = Pool(driver, pool_size, guests=True, patience=lambda: self.patience)
         # Not from the guests' pool: bodies of steps, which hold its connections, read too.
-        self._sorting = Pool(driver, SORTING, guests=True)
+        self._sorting = Pool(driver, SORTING, guests=True, patience=lambda: self.patience)
         # Called with what a verb has changed, after its commit; must not raise.
         self.on_change: Callable[[list[RunChange | Recovered]], None] = lambda changed: None
         self._is_inherited = False  # this process was forked, and the store is the parent's
@@ -45,12 +50,12 @@ class StoreCore:
         """Close all connections; the next verb opens new ones."""
         if self._is_inherited:
             return
-        for lane in {self._writer, self._claims, self._beats}:
-            lane.close()
-        self._pool.close()
-        self._guests.close()
-        self._sorting.close()
+        self._close_connections()
         self.driver.close()
+
+    def _close_connections(self) -> None:
+        for part in self._parts():
+            part.close()
 
     # Forks
 
@@ -73,8 +78,9 @@ class StoreCore:
             part.forsake()
 
     def _parts(self) -> list[Lane | Pool]:
-        lanes = dict.fromkeys((self._writer, self._claims, self._beats))
-        return [*lanes, self._pool, self._guests, self._sorting]
+        """All connections, the writers' first."""
+        lanes = dict.fromkeys((self._writer, self._splits, self._claims, self._beats))
+        return [*lanes, self._asides, self._verbs, self._pool, self._guests, self._sorting]
 
     # Transactions of users
 
@@ -140,8 +146,16 @@ class StoreCore:
         """Run a verb in a transaction of its own; neither the committer nor a heartbeat waits for it."""
         if self.driver.writing is not None:
             return self._again(self._writer, verb)
-        with self._pool.lane() as lane:
+        with self._verbs.lane() as lane:
             return self._again(lane, verb)
+
+    def _write_batch(self, line: Line, verb: Callable[[Tx], T]) -> T:
+        """Run a verb of the committer; when a lock cannot be had, the committer decides what to do."""
+        if line is Line.ASIDE and self.driver.writing is None:
+            with self._asides.lane() as lane:
+                return self._again(lane, verb, unless_blocked=True)
+        lane = self._splits if line is Line.SPLIT else self._writer
+        return self._again(lane, verb, unless_blocked=True)
 
     def joined(self, connection: Any) -> Tx:
         """A transaction that belongs to the user: we write into it, and never end it."""
@@ -161,7 +175,7 @@ class StoreCore:
         self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
         return answer
 
-    def _changing(self, lane: Lane, verb: Callable[[Tx], T]) -> T:
+    def _changing(self, verb: Callable[[Tx], T], lane: Lane | None = None) -> T:
         """Run a verb that changes the states of runs, and report them when that is durable."""
         changed: list[RunChange | Recovered] = []
 
@@ -170,26 +184,32 @@ class StoreCore:
             changed[:] = tx.changed
             return answer
 
-        answer = self._again(lane, noting)
+        answer = self.write(noting) if lane is None else self._again(lane, noting)
         if changed:
             self.on_change(changed)
         return answer
 
-    def _again(self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
+    def _again(
+        self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False, unless_blocked: bool = False
+    ) -> T:
         """Run a verb in a transaction; a deadlock or a busy database means: once more.
 
-        Where that never ends, the database is as good as away.
+        Where that never ends, the database is as good as away.  `unless_blocked`: not for a lock on a run,
+        nor where there is one writer at a time.
         """
         self.refuse_inside("a write")
         deadline = time.monotonic() + RETRIED_FOR
-        for attempt in range(RETRIES):
+        attempt = 0
+        while True:
             try:
                 return lane.perform(verb, alone=alone)
             except Exception as error:
                 if self.driver.trouble(error) is not Trouble.RETRY:
                     raise
-                if attempt == RETRIES - 1 or time.monotonic() > deadline:
+                if unless_blocked and (self.driver.blocked(error) or self.driver.writing is not None):
+                    raise
+                if time.monotonic() > deadline:
                     raise DatabaseUnavailable(self.driver.name, str(error).strip()) from error
-            if attempt > 2:
+            attempt += 1
+            if attempt > 3:
                 time.sleep(random.random() * 0.05)
-        raise AssertionError("unreachable")

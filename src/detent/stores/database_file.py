@@ -28,7 +28,7 @@ from ..forks import keep_for_ever
 
 log = logging.getLogger("detent")
 SIDECARS_EVERY = 0.1  # seconds between two looks at the journal and its index
-BUSY_TIMEOUT = 30.0  # another process writes; a transactional step may take its time
+BUSY_TIMEOUT = 0.2  # seconds that a statement waits while another connection writes
 
 Inode = tuple[int, int]
 _inherited: set[Inode] = set()  # files that were open in this process when it was forked

@@ -62,11 +62,11 @@ class DeciderVerbs(StoreCore):
 
     def replay_letter(self, run_id: str, node: str, *, now: int) -> None:
         """Take a dead letter up again; twice is NotADeadLetter."""
-        self._again(self._writer, lambda tx: self._told(tx, letters.replay(tx, run_id, node, now)))
+        self.write(lambda tx: self._told(tx, letters.replay(tx, run_id, node, now)))
 
     def discard_letter(self, run_id: str, node: str, *, now: int) -> None:
         """Throw a dead letter away; twice is NotADeadLetter."""
-        self._again(self._writer, lambda tx: self._told(tx, letters.discard(tx, run_id, node, now)))
+        self.write(lambda tx: self._told(tx, letters.discard(tx, run_id, node, now)))
 
     def inboxes(self) -> list[letters.InboxRow]:
         """How much waits in inboxes, by decider."""
@@ -108,7 +108,7 @@ class DeciderVerbs(StoreCore):
 
     def forget_snapshots(self, type: str) -> int:
         """Remove the snapshots of a decider's instances, and say how many; twice removes none."""
-        return self._again(self._writer, lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
+        return self.write(lambda tx: tx.run(tx.sql.deciders.delete_snapshots, type=type))
 
     def pending_inputs(self, run_id: str, *, limit: int) -> list[InputRow]:
         """What waits in an instance's inbox, in the order of arrival."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -22,7 +22,9 @@ from .base import (
     KEEP_BUSY,
     LOCK_WAIT,
     OFFICE_LOOK,
+    SHARED,
     STOPPED_AFTER,
+    Line,
     Listener,
     Office,
     Trouble,
@@ -50,10 +52,11 @@ except ImportError:  # said when somebody asks for this database
 # Spelled out, because a batch would otherwise have the character set of the user's database.
 _UNICODE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _TYPES = {"int": "BIGINT", "long": f"LONGTEXT {_UNICODE}", "text": f"VARCHAR(500) {_UNICODE}"}
-_DUPLICATE, _NO_TABLE, _INTERRUPTED = 1062, 1146, 1317
+_DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT = 1062, 1146, 1317, 1205
+_TELLING = 200  # characters of a statement that name its table; its parameters come later
 # Deadlock, lock wait, a statement that somebody killed, one that took too long (MariaDB, MySQL).
 # A row that changed since a snapshot was taken (MariaDB).
-_RETRY = frozenset({1213, 1205, _INTERRUPTED, 1969, 3024, 1020})
+_RETRY = frozenset({1213, _LOCK_TIMEOUT, _INTERRUPTED, 1969, 3024, 1020})
 # Too many clients, shutdown, a full disk, the network, a killed connection, a server that became read-only;
 # and what only a connect can meet: no access, no such database.  From 2000 on, the client lost the server.
 _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
@@ -196,8 +199,10 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         try:
             changed: int = super().query(sql, unbuffered)
-        except pymysql.MySQLError:  # the server's own answer, or one after which the connection is closed
+        except pymysql.MySQLError as error:  # the server's own answer, or the connection is closed
             self.asking = False
+            if error.args and error.args[0] == _LOCK_TIMEOUT:
+                error.statement = sql[:_TELLING]  # type: ignore[attr-defined]
             raise
         self.asking = False
         return changed
@@ -226,6 +231,9 @@ _ALREADY_THERE = (1060, 1061)
 
 class MySqlDriver(ServerDriver):
     name = "MySQL"
+    # In whole seconds.  Aside without waiting: a transaction that waits to insert a row keeps others from
+    # inserting beside it.
+    lock_waits: Mapping[Line, float] = {Line.MAIN: 1, Line.SPLIT: 0, Line.ASIDE: 0}
     ddl_commits = True
     writing = None
     reading = None
@@ -281,7 +289,7 @@ class MySqlDriver(ServerDriver):
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation.replace('-', ' ')}")
         connection.strict_snapshots = settings.get("innodb_snapshot_isolation") == "ON"
 
-    def tune(self, connection: Any) -> None:
+    def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         with connection.cursor() as cursor:
             # A batch is full of quotes and backslashes: sent as they are, it is half as long.
             cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES'")
@@ -290,17 +298,18 @@ class MySqlDriver(ServerDriver):
             self.largest = int(largest) - 65_536
             if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
-        self.unhurried(connection)
+        self.unhurried(connection, lock_wait)
 
-    def unhurried(self, connection: Any) -> None:
+    def unhurried(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         """Our own timeouts, whatever the server has for others."""
         with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION wait_timeout = {IDLE_FOR}, innodb_lock_wait_timeout = {LOCK_WAIT}")
             cursor.execute("SELECT @@version")
             mariadb = "mariadb" in cursor.fetchone()[0].lower()
+            seconds = max(int(lock_wait), 0 if mariadb else 1)  # MySQL has no zero
+            cursor.execute(f"SET SESSION wait_timeout = {IDLE_FOR}, innodb_lock_wait_timeout = {seconds}")
             cursor.execute(f"SET SESSION {'max_statement_time' if mariadb else 'max_execution_time'} = 0")
 
-    def begin(self, connection: Any) -> None:
+    def begin(self, connection: Any, *, patient: bool = True) -> None:
         connection.begin()
 
     def begin_for_user(self, connection: Any, owner: str, isolation: str | None) -> None:
@@ -367,6 +376,11 @@ class MySqlDriver(ServerDriver):
         if isinstance(code, int) and 2000 <= code < 3000:
             return Trouble.GONE
         return Trouble.OTHER
+
+    def blocked(self, error: BaseException) -> bool:
+        # The message does not name the row: the beginning of the statement names its table.
+        statement = getattr(error, "statement", None)
+        return statement is not None and not any(table in statement for table in SHARED)
 
     def refused(self, error: BaseException) -> bool:
         said = isinstance(error, pymysql.MySQLError) and bool(error.args) and isinstance(error.args[0], int)

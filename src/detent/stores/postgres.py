@@ -10,7 +10,7 @@ ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,9 @@ from .base import (
     KEEP_BUSY,
     LOCK_WAIT,
     OFFICE_LOOK,
+    SHARED,
     STOPPED_AFTER,
+    Line,
     Listener,
     Office,
     Trouble,
@@ -184,6 +186,8 @@ def _committed(status: str) -> None:
 
 class PostgresDriver(ServerDriver):
     name = "PostgreSQL"
+    # Aside less than the second after which the server looks for deadlocks: so we are the ones who try again.
+    lock_waits: Mapping[Line, float] = {Line.MAIN: 0.2, Line.SPLIT: 0.02, Line.ASIDE: 0.5}
     ddl_commits = False
     writing = None
     reading = None
@@ -229,7 +233,7 @@ class PostgresDriver(ServerDriver):
     def tune_for_users(self, connection: Any) -> None:
         """The settings of the role."""
 
-    def tune(self, connection: Any) -> None:
+    def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         # A plan that was made while a table was empty stays in use while it fills.  Ours go from a batch
         # through an index, or along an index in its order: forbid what only looks good on empty tables.
         if not self._pgbouncer:
@@ -240,22 +244,24 @@ class PostgresDriver(ServerDriver):
             # A process that is stopped in the middle of a transaction does not hold up the others.
             connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_AFTER}s'")
             connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
-            self.unhurried(connection)
+            self.unhurried(connection, lock_wait)
             connection.session = Session(connection)
+        else:  # sessions are shared: only a transaction can have settings
+            connection.settings = f"; SET LOCAL lock_timeout = '{lock_wait * 1000:.0f}ms'"
 
-    def unhurried(self, connection: Any) -> None:
+    def unhurried(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         """Our own timeouts, whatever the role or the database has for others."""
-        limits = [f"SET lock_timeout = '{LOCK_WAIT}s'", "SET statement_timeout = 0"]
+        limits = [f"SET lock_timeout = '{lock_wait * 1000:.0f}ms'", "SET statement_timeout = 0"]
         if connection.info.server_version >= 140000:
             limits.append("SET idle_session_timeout = 0")
         if connection.info.server_version >= 170000:
             limits.append("SET transaction_timeout = 0")
         connection.execute("; ".join(limits))
 
-    def begin(self, connection: Any) -> None:
+    def begin(self, connection: Any, *, patient: bool = True) -> None:
         command = "BEGIN ISOLATION LEVEL READ COMMITTED"
         if connection.session is None:
-            connection.execute(command)
+            connection.execute(command + connection.settings)
         else:
             connection.session.begin(command)
 
@@ -327,6 +333,13 @@ class PostgresDriver(ServerDriver):
         if state.startswith(_GONE) or (not state and isinstance(error, _LOST)):
             return Trouble.GONE
         return Trouble.OTHER
+
+    def blocked(self, error: BaseException) -> bool:
+        if not isinstance(error, pg_errors.LockNotAvailable):
+            return False
+        # The context names the table or the index of the row.  Without one, a whole table is locked.
+        where = error.diag.context or ""
+        return "detent_" in where and not any(table in where for table in SHARED)
 
     def refused(self, error: BaseException) -> bool:
         state = getattr(error, "sqlstate", None) if isinstance(error, psycopg.Error) else None

@@ -279,6 +279,7 @@ class Connection(psycopg.Connection[Any]):
     """A connection of ours; once it has a session, its statements take the short way."""
 
     session: Session | None = None
+    settings = ""  # statements that set what holds in one transaction
     owner: str | None = None  # whose transaction was begun here, if it is that of a user's code
 
     _lineage = -1  # the process that it was opened in

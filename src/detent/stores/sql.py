@@ -39,12 +39,24 @@ from . import (
     removing,
 )
 from . import migrate as migrations
-from .base import Lessor, Offer, Trouble, Tx, batch, rows_to
+from .base import Lessor, Line, Offer, Trouble, Tx, batch, rows_to
 from .decider_verbs import DeciderVerbs
 from .healing import known_jobs
 from .trail import Trail
 
 T = TypeVar("T")
+
+
+class PartlyApplied(Exception):
+    """Some operations of a batch were committed, by statements of their own; the rest failed.
+
+    `answers` has None for the rest.
+    """
+
+    def __init__(self, answers: list[Any], error: Exception) -> None:
+        super().__init__(str(error))
+        self.answers = answers
+        self.error = error
 
 
 class SqlStore(DeciderVerbs):
@@ -54,7 +66,7 @@ class SqlStore(DeciderVerbs):
 
     def migrate(self, *, now: int) -> list[str]:
         """Bring the schema up to date; twice does nothing."""
-        done = self._again(self._writer, lambda tx: migrations.migrate(tx, self.dialect, now=now))
+        done = self.write(lambda tx: migrations.migrate(tx, self.dialect, now=now))
         return [f"{migration.version:04d}_{migration.name}" for migration in done]
 
     def check_schema(self) -> None:
@@ -73,37 +85,51 @@ class SqlStore(DeciderVerbs):
     # Batches
 
     def apply(
-        self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
+        self,
+        operations: Sequence[Operation],
+        *,
+        helpers_wanted: bool = False,
+        lessor: Lessor | None = None,
+        line: Line = Line.MAIN,
     ) -> batches.Applied:
         """Apply all operations in one transaction, and answer each.
 
         Twice: settles and parks are stale, messages are dropped, records change nothing.
         """
-        answers = self._quickly(operations)
+        answers = self._quickly(operations) if line is Line.MAIN else None
         if answers is None:
-            return self._slowly(operations, helpers_wanted, lessor)
+            return self._slowly(operations, helpers_wanted, lessor, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
         if not left:
             return batches.Applied(answers)
-        rest = self._slowly([operations[number] for number in left], helpers_wanted, lessor)
+        try:
+            rest = self._slowly([operations[number] for number in left], helpers_wanted, lessor, line)
+        except Exception as error:
+            if len(left) == len(operations):
+                raise
+            raise PartlyApplied(answers, error) from error
         for number, answer in zip(left, rest.answers, strict=True):
             answers[number] = answer
         rest.answers = answers
         return rest
 
     def _slowly(
-        self, operations: Sequence[Operation], helpers_wanted: bool, lessor: Lessor | None
+        self,
+        operations: Sequence[Operation],
+        helpers_wanted: bool,
+        lessor: Lessor | None,
+        line: Line,
     ) -> batches.Applied:
         if lessor is None:
-            return self._again(
-                self._writer, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
+            return self._write_batch(
+                line, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
             )
         settles = [op.ends if isinstance(op, Decide) else op for op in operations]
         ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in settles)
         offer = Offer(lessor, ending)
         try:
-            return self._again(
-                self._writer,
+            return self._write_batch(
+                line,
                 lambda tx: batches.apply(
                     tx, operations, helpers_wanted=helpers_wanted, lessor=offer.renewed()
                 ),
@@ -226,7 +252,6 @@ class SqlStore(DeciderVerbs):
         `unless_renewed`: only as long as its lease ends then, as when it was found dead.
         """
         return self._changing(
-            self._beats,
             lambda tx: leases.bury(
                 tx,
                 worker,
@@ -235,6 +260,7 @@ class SqlStore(DeciderVerbs):
                 now=now,
                 unless_renewed=unless_renewed,
             ),
+            self._beats,
         )
 
     def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
@@ -262,9 +288,7 @@ class SqlStore(DeciderVerbs):
 
     def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
         """Stop new executions of a run; twice is InvalidState."""
-        self._changing(
-            self._writer, lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
-        )
+        self._changing(lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id]))
 
     def resume(
         self, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
@@ -272,7 +296,6 @@ class SqlStore(DeciderVerbs):
         """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
         try:
             self._changing(
-                self._writer,
                 lambda tx: self._told(
                     tx, control.resume(tx, run_id, now=now, course=course, accept_drift=accept_drift)
                 ),
@@ -291,34 +314,25 @@ class SqlStore(DeciderVerbs):
 
     def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
         """End a run and its children; twice is InvalidState."""
-        return self._changing(
-            self._writer, lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
-        )
+        return self._changing(lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now)))
 
     def skip(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
         """Go on as if a node had completed; twice is InvalidState."""
-        self._changing(
-            self._writer, lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now))
-        )
+        self._changing(lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now)))
 
     def reattempt(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
         """Begin another attempt at a node that stopped; twice is CannotReattempt."""
-        self._changing(
-            self._writer, lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now))
-        )
+        self._changing(lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now)))
 
     def reconcile(self, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
         """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
         return self._changing(
-            self._writer,
             lambda tx: self._told(tx, nodes.reconcile(tx, run_id, course=course, now=now, mine=mine)),
         )
 
     def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
         """Pause an active run with an error; twice does nothing."""
-        return self._changing(
-            self._writer, lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now))
-        )
+        return self._changing(lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now)))
 
     # Graphs
 
@@ -329,15 +343,15 @@ class SqlStore(DeciderVerbs):
 
     def save_graphs(self, texts: Mapping[str, str]) -> None:
         """Keep the graphs of classes, under their signatures; twice does nothing."""
-        self._again(self._writer, lambda tx: graphs.save(tx, texts))
+        self.write(lambda tx: graphs.save(tx, texts))
 
     def freeze(self, run_id: str, text: str, signature: str, *, now: int) -> None:
         """Give a class's run its graph to keep; twice is InvalidState."""
-        self._again(self._writer, lambda tx: graphs.freeze(tx, run_id, text, signature, now))
+        self.write(lambda tx: graphs.freeze(tx, run_id, text, signature, now))
 
     def replace_graph(self, run_id: str, text: str, *, course: Course, now: int) -> None:
         """Give a paused run another graph, that of the course; twice gives it the same again."""
-        self._again(self._writer, lambda tx: graphs.replace(tx, run_id, text, course=course, now=now))
+        self.write(lambda tx: graphs.replace(tx, run_id, text, course=course, now=now))
 
     def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
         """Runs of a class that were last settled under another graph."""
@@ -361,7 +375,7 @@ class SqlStore(DeciderVerbs):
 
     def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
         """Add a line to a run's history; twice adds two."""
-        self._again(self._writer, lambda tx: canceling.note(tx, run_id, event, detail, now))
+        self.write(lambda tx: canceling.note(tx, run_id, event, detail, now))
 
     def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
         """Those of the runs that are over or paused; when those to `watch` end, other processes are told.
@@ -370,11 +384,23 @@ class SqlStore(DeciderVerbs):
         nothing.
         """
         if watch:
-            marks = batch([{"id": run} for run in sorted(set(watch))])
-            self._again(self._writer, lambda tx: tx.run(tx.sql.watch_runs, rows=marks))
+            self._watch(batch([{"id": run} for run in sorted(set(watch))]))
         with self._reading() as tx:
             rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
         return [(row[0], RunEnd(state=row[1], result=row[2], error=row[3])) for row in rows]
+
+    def existing(self, runs: Sequence[str]) -> set[str]:
+        """Those of the runs that are there."""
+        with self._reading() as tx:
+            return {row[0] for row in tx.query(tx.sql.existing, rows=batch([{"id": run} for run in runs]))}
+
+    def _watch(self, rows: str) -> None:
+        try:
+            self._write_batch(Line.ASIDE, lambda tx: tx.run(tx.sql.watch_runs, rows=rows))
+        except Exception as error:
+            if not self.driver.blocked(error):
+                raise
+            # A transaction that has not ended holds one of them.  Who waits looks again anyway.
 
     # Reads
 
@@ -460,11 +486,11 @@ class SqlStore(DeciderVerbs):
 
     def delete(self, run_id: str) -> int:
         """Remove a run that is over, with its children; twice is RunNotFound."""
-        return self._again(self._writer, lambda tx: removing.delete(tx, run_id))
+        return self.write(lambda tx: removing.delete(tx, run_id))
 
     def set_attributes(self, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
         """Set attributes of a run, and remove those that are None; twice does the same."""
-        self._again(self._writer, lambda tx: control.set_attributes(tx, run_id, changes, now=now))
+        self.write(lambda tx: control.set_attributes(tx, run_id, changes, now=now))
 
     # Inside of a user's transaction
 

@@ -21,8 +21,8 @@ from weakref import WeakSet
 from ..errors import DatabaseUnavailable, ForkedProcess
 from ..forks import watch_forks
 from ..kernel.model import Operation, Step
-from .base import Listener, Office, Trouble, Tx, Way, batch
-from .database_file import BUSY_TIMEOUT, DatabaseFile, FileConnection
+from .base import LOCK_WAIT, Line, Listener, Office, Trouble, Tx, Way, batch
+from .database_file import DatabaseFile, FileConnection
 from .dialect import columns_of
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
 from .queries import build_queries
@@ -32,6 +32,7 @@ from .suspending import INHERITED
 
 _MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
 IN_MEMORY = "a SQLite database in memory exists only in the process that opened it; use a file"
+LONGEST_WAIT = 300.0  # seconds that a transactional step waits for writers: others of its kind may take long
 
 
 class SqliteDialect:
@@ -116,6 +117,7 @@ class SqliteDriver:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
 
     name = "SQLite"
+    lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # nothing of ours is locked by rows
     ddl_commits = False
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
@@ -188,15 +190,18 @@ class SqliteDriver:
             return True
         return isinstance(other, SqliteDriver) and not self.memory and other.path == self.path
 
-    def tune(self, connection: sqlite3.Connection) -> None:
+    def tune(self, connection: sqlite3.Connection, lock_wait: float = LOCK_WAIT) -> None:
         """All connections are alike."""
 
     def tune_for_users(self, connection: sqlite3.Connection) -> None:
         """All connections are alike."""
 
-    def begin(self, connection: sqlite3.Connection) -> None:
+    def begin(self, connection: sqlite3.Connection, *, patient: bool = True) -> None:
         self.writes += 1
-        _patiently(connection, "BEGIN IMMEDIATE")
+        if patient:
+            _patiently(connection, "BEGIN IMMEDIATE")
+        else:  # whoever asks decides whether to wait for longer
+            connection.execute("BEGIN IMMEDIATE")
 
     def begin_for_user(self, connection: sqlite3.Connection, owner: str, isolation: str | None) -> None:
         """Any isolation: there is one writer, so its transactions are serializable."""
@@ -266,6 +271,9 @@ class SqliteDriver:
     def packet_size(self, connection: Any, text: str) -> int:
         return len(text.encode())
 
+    def blocked(self, error: BaseException) -> bool:
+        return False  # the whole database has one writer: who waits, waits with all others
+
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.Error) and self.trouble(error) is not Trouble.GONE
 
@@ -286,9 +294,9 @@ class SqliteDriver:
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         self.writes += 1
-        written = _patiently(tx.connection, self._quick, {"worker": worker, "rows": batch(steps)})
+        written = tx.connection.execute(self._quick, {"worker": worker, "rows": batch(steps)})
         self.verify(tx.connection)
-        return written.rowcount == len(steps)
+        return bool(written.rowcount == len(steps))
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.news.append(payload)
@@ -343,14 +351,13 @@ class _Kept(FileConnection):
         super().close()
 
 
-def _patiently(
-    connection: sqlite3.Connection, statement: str, params: Mapping[str, Any] | None = None
-) -> sqlite3.Cursor:
-    """Execute, waiting as long as it takes for other processes' writes to end."""
-    deadline = time.monotonic() + BUSY_TIMEOUT * 10
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute, waiting as long as it takes for other connections' writes to end."""
+    deadline = time.monotonic() + LONGEST_WAIT
     while True:
         try:
-            return connection.execute(statement, params or {})
+            connection.execute(statement)
+            return
         except sqlite3.OperationalError as error:
             busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > deadline:

@@ -84,6 +84,7 @@ class Statements(msgspec.Struct, frozen=True):
     lock_run: str
     watch_runs: str
     ends: str
+    existing: str
     hold: str
     unhold: str
     set_run_state: str
@@ -315,6 +316,10 @@ SELECT r.id, r.state, r.result, r.error
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state <> 'ready'""",
+        existing=f"""
+SELECT r.id
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id""",
         hold=f"""
 UPDATE detent_executions {d.by("PRIMARY")} SET state = 'held'
  WHERE run_id = :id AND state IN ('ready', 'timer', 'parked')""",

@@ -12,7 +12,7 @@ from typing import Any
 from ..context import Abandoned
 from ..kernel.decide import Decide, Enqueue
 from ..kernel.model import MAIN, Operation, Park, Record, Send, Settle, StepState
-from ..stores.base import Driver, Lessor, Tx, UserTx
+from ..stores.base import Driver, Lessor, Line, Tx, UserTx
 from ..stores.batch import Applied
 from ..stores.sql import SqlStore
 from .apps import TestingApp
@@ -64,7 +64,12 @@ class CrashingStore(SqlStore):
         self.crashed = threading.Event()
 
     def apply(
-        self, operations: Sequence[Operation], *, helpers_wanted: bool = False, lessor: Lessor | None = None
+        self,
+        operations: Sequence[Operation],
+        *,
+        helpers_wanted: bool = False,
+        lessor: Lessor | None = None,
+        line: Line = Line.MAIN,
     ) -> Applied:
         self._check()
         for operation in operations:
@@ -72,7 +77,7 @@ class CrashingStore(SqlStore):
                 self.returned = operation.plan.result
         labels = [label for operation in operations if (label := _label(operation))]
         self._maybe_die(labels, after=False)
-        applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor)
+        applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor, line=line)
         self._note(operations)
         self._maybe_die(labels, after=True)
         self.seen += labels
