@@ -129,9 +129,14 @@ def check_node(where: str, argument: str, value: Any) -> str:
 
 def check_reason(where: str, value: Any) -> str | None:
     """A remark by the caller; None if there is none."""
-    if value is None or isinstance(value, str):
+    example = "for example reason='the bank is closed'"
+    if value is None:
         return value
-    refuse(where, "reason", value, "give a text, for example reason='the bank is closed'")
+    if not isinstance(value, str):
+        refuse(where, "reason", value, f"give a text, {example}")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        refuse(where, "reason", value, f"it has NUL or a surrogate, which databases refuse; {example}")
+    return value
 
 
 def check_queue(
