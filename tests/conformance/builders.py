@@ -299,7 +299,7 @@ def is_seen_waiting(attempt: Attempt[Any], store: SqlStore) -> None:
 
 def _somebody_waits(attempt: Attempt[Any], store: SqlStore) -> bool:
     if store.dialect == "sqlite":
-        return attempt.is_inside("_patiently")  # knocking at BEGIN IMMEDIATE
+        return attempt.is_inside("begin")  # knocking at BEGIN IMMEDIATE
     with store._reading() as tx:
         return bool(tx.query(_WAITERS[store.dialect])[0][0])
 

@@ -104,7 +104,7 @@ def test_a_second_migrator_waits_for_the_first(empty: SqlStore, second: SqlStore
     with empty._writer.transaction() as tx, empty.driver.migration_lock(tx):
         attempt = Attempt(lambda: second.migrate(now=NOW))
         eventually(
-            lambda: attempt.is_inside("_patiently") or attempt.is_inside("migration_lock"),
+            lambda: attempt.is_inside("begin") or attempt.is_inside("migration_lock"),
             "the second migrator asks for the lock",
         )
         migrate.migrate(tx, empty.dialect, now=NOW)

@@ -142,15 +142,20 @@ class StoreCore:
         with self._reading() as tx:
             return verb(tx)
 
-    def write(self, verb: Callable[[Tx], T]) -> T:
+    def write(self, verb: Callable[[Tx], T], *, unless_blocked: bool = False) -> T:
         """Run a verb in a transaction of its own; neither the committer nor a heartbeat waits for it."""
         if self.driver.writing is not None:
             return self._again(self._writer, verb)
         with self._verbs.lane() as lane:
-            return self._again(lane, verb)
+            return self._again(lane, verb, unless_blocked=unless_blocked)
 
-    def _write_batch(self, line: Line, verb: Callable[[Tx], T]) -> T:
-        """Run a verb of the committer; when a lock cannot be had, the committer decides what to do."""
+    def _write_batch(self, line: Line | None, verb: Callable[[Tx], T]) -> T:
+        """Run a verb of the committer; when a lock cannot be had, the committer decides what to do.
+
+        Without a line, somebody else calls it, and waits.
+        """
+        if line is None:
+            return self._again(self._writer, verb)
         if line is Line.ASIDE and self.driver.writing is None:
             with self._asides.lane() as lane:
                 return self._again(lane, verb, unless_blocked=True)

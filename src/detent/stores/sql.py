@@ -90,13 +90,13 @@ class SqlStore(DeciderVerbs):
         *,
         helpers_wanted: bool = False,
         lessor: Lessor | None = None,
-        line: Line = Line.MAIN,
+        line: Line | None = None,
     ) -> batches.Applied:
         """Apply all operations in one transaction, and answer each.
 
         Twice: settles and parks are stale, messages are dropped, records change nothing.
         """
-        answers = self._quickly(operations) if line is Line.MAIN else None
+        answers = self._quickly(operations) if line in (None, Line.MAIN) else None
         if answers is None:
             return self._slowly(operations, helpers_wanted, lessor, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
@@ -118,7 +118,7 @@ class SqlStore(DeciderVerbs):
         operations: Sequence[Operation],
         helpers_wanted: bool,
         lessor: Lessor | None,
-        line: Line,
+        line: Line | None,
     ) -> batches.Applied:
         if lessor is None:
             return self._write_batch(
@@ -396,7 +396,7 @@ class SqlStore(DeciderVerbs):
 
     def _watch(self, rows: str) -> None:
         try:
-            self._write_batch(Line.ASIDE, lambda tx: tx.run(tx.sql.watch_runs, rows=rows))
+            self.write(lambda tx: tx.run(tx.sql.watch_runs, rows=rows), unless_blocked=True)
         except Exception as error:
             if not self.driver.blocked(error):
                 raise

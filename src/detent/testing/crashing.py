@@ -69,7 +69,7 @@ class CrashingStore(SqlStore):
         *,
         helpers_wanted: bool = False,
         lessor: Lessor | None = None,
-        line: Line = Line.MAIN,
+        line: Line | None = None,
     ) -> Applied:
         self._check()
         for operation in operations:
