@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import aio, events
     from .aio import AsyncApp, AsyncRun
-    from .app import App, Run
+    from .aio.app import AsyncStarter, AsyncWithin
+    from .aio.runs import AsyncRuns
+    from .app import App, Run, Runs, Starter, Within
     from .context import Context, LogFields, log_fields
     from .deciders import Decider, EffectContext, Transition, upcaster
     from .decisions import Decision, Recorded, Timer, TimerCancelled
@@ -31,7 +33,12 @@ if TYPE_CHECKING:
         step_guard,
         uuid,
     )
+    from .engine.bulk import Changed
+    from .engine.graphs import NodeState
+    from .engine.letters import Backlog, DeadLetter, DeadLetters, ReplayReport
     from .engine.machines import InstanceView
+    from .engine.projecting import ProjectionStatus, ProjectionView
+    from .engine.views import Execution, Happening
     from .errors import (
         AlreadyRunning,
         CannotReattempt,
@@ -57,8 +64,9 @@ if TYPE_CHECKING:
         StepTimeout,
         UnreadableEvent,
     )
-    from .functions import FunctionWorkflow, Handle, Step
+    from .functions import Child, FunctionWorkflow, Handle, Step
     from .graphs import Graph, Template, template
+    from .kernel.ancestry import Broken
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
     from .projections import Projection
@@ -74,10 +82,19 @@ __all__ = [
     "App",
     "AsyncApp",
     "AsyncRun",
+    "AsyncRuns",
+    "AsyncStarter",
     "AsyncTransaction",
     "AsyncView",
+    "AsyncWithin",
+    "Backlog",
+    "Broken",
     "CannotReattempt",
+    "Changed",
+    "Child",
     "Context",
+    "DeadLetter",
+    "DeadLetters",
     "DeadlineExceeded",
     "Decider",
     "Decision",
@@ -85,11 +102,13 @@ __all__ = [
     "DetentError",
     "EffectContext",
     "ExceptionPolicy",
+    "Execution",
     "FunctionWorkflow",
     "Graph",
     "GraphInvalid",
     "GraphTampered",
     "Handle",
+    "Happening",
     "InstanceView",
     "InvalidArgument",
     "InvalidDecision",
@@ -97,10 +116,14 @@ __all__ = [
     "InvalidState",
     "LogFields",
     "MissingJob",
+    "NodeState",
     "PermanentError",
     "Projection",
+    "ProjectionStatus",
+    "ProjectionView",
     "ReceiveTimeout",
     "Recorded",
+    "ReplayReport",
     "ResultTimeout",
     "Retry",
     "Run",
@@ -108,6 +131,8 @@ __all__ = [
     "RunConflict",
     "RunNotFound",
     "RunPaused",
+    "Runs",
+    "Starter",
     "StateInfo",
     "StateMachineView",
     "Step",
@@ -122,6 +147,7 @@ __all__ = [
     "TransitionInfo",
     "UnreadableEvent",
     "View",
+    "Within",
     "Workflow",
     "aio",
     "cancel_if",
@@ -149,22 +175,30 @@ __all__ = [
 # Where each name lives; type checkers read the same in the imports above.
 _HOMES = {
     "aio": "AsyncApp AsyncRun",
-    "app": "App Run",
+    "aio.app": "AsyncStarter AsyncWithin",
+    "aio.runs": "AsyncRuns",
+    "app": "App Run Runs Starter Within",
     "context": "Context LogFields log_fields",
     "deciders": "Decider EffectContext Transition upcaster",
     "decisions": "Decision Recorded Timer TimerCancelled",
     "declaring": "PREVIOUS",
     "decorators": "step workflow",
     "durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
+    "engine.bulk": "Changed",
+    "engine.graphs": "NodeState",
+    "engine.letters": "Backlog DeadLetter DeadLetters ReplayReport",
     "engine.machines": "InstanceView",
+    "engine.projecting": "ProjectionStatus ProjectionView",
+    "engine.views": "Execution Happening",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
         "GraphTampered InvalidArgument InvalidDecision InvalidInput InvalidState MissingJob "
         "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
         "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "functions": "FunctionWorkflow Handle Step",
+    "functions": "Child FunctionWorkflow Handle Step",
     "graphs": "Graph Template template",
+    "kernel.ancestry": "Broken",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.policies": "ExceptionPolicy Retry",
     "projections": "Projection",
