@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
 
 import click
 
@@ -16,6 +17,15 @@ from .command import app_argument, command, id_argument, json_option
 from .finding import opened
 from .output import console, write_json
 from .values import attribute, span
+
+
+class Wanted(TypedDict):
+    """What `_filter_options` gives to a command."""
+
+    type_: str | None
+    queue: str | None
+    attributes: tuple[tuple[str, Attribute], ...]
+    age: timedelta | None
 
 
 def _yes_option(function: click.decorators.FC) -> click.decorators.FC:
@@ -63,19 +73,10 @@ def delete(app: str, id: str, yes: bool, as_json: bool) -> None:
 @_filter_options
 @_yes_option
 @json_option
-def resume_all(
-    app: str,
-    state: str,
-    type_: str | None,
-    queue: str | None,
-    attributes: tuple[tuple[str, Attribute], ...],
-    age: timedelta | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def resume_all(app: str, state: str, yes: bool, as_json: bool, **wanted: Unpack[Wanted]) -> None:
     """Resume all runs that fit; says how many first, and asks."""
     with opened(app) as found:
-        filters = _filters(found, type_, queue, attributes, age)
+        filters = _filters(found, **wanted)
         _change(
             "resume",
             lambda: bulk.resuming(found.engine, state, filters),
@@ -99,19 +100,11 @@ def resume_all(
 @_yes_option
 @json_option
 def cancel_all(
-    app: str,
-    state: str | None,
-    type_: str | None,
-    queue: str | None,
-    attributes: tuple[tuple[str, Attribute], ...],
-    age: timedelta | None,
-    reason: str | None,
-    yes: bool,
-    as_json: bool,
+    app: str, state: str | None, reason: str | None, yes: bool, as_json: bool, **wanted: Unpack[Wanted]
 ) -> None:
     """Cancel all active runs that fit; says how many first, and asks."""
     with opened(app) as found:
-        filters = _filters(found, type_, queue, attributes, age)
+        filters = _filters(found, **wanted)
         _change(
             "cancel",
             lambda: bulk.canceling(found.engine, state, filters),
@@ -121,17 +114,12 @@ def cancel_all(
         )
 
 
-def _filters(
-    app: App,
-    type_: str | None,
-    queue: str | None,
-    attributes: tuple[tuple[str, Attribute], ...],
-    age: timedelta | None,
-) -> Filters:
+def _filters(app: App, **wanted: Unpack[Wanted]) -> Filters:
     after: datetime | None = None
-    if age is not None:
+    if (age := wanted["age"]) is not None:
         after = from_micros(app.engine.clock.now() - span_micros(age))
-    return {"type": type_, "queue": queue, "attributes": dict(attributes) or None, "after": after}
+    attributes = dict(wanted["attributes"]) or None
+    return {"type": wanted["type_"], "queue": wanted["queue"], "attributes": attributes, "after": after}
 
 
 def _change(
