@@ -211,7 +211,8 @@ def test_new_work_waits_until_the_record_was_replayed(apps: Apps) -> None:
     assert first.agree
 
 
-def test_a_step_cancelled_by_a_timeout_is_not_executed_again(apps: Apps) -> None:
+@pytest.mark.parametrize("then", ["another step in the handler", "the only line of calls"])
+def test_a_step_cancelled_by_a_timeout_is_not_executed_again(apps: Apps, then: str) -> None:
     deliveries = Deliveries()
     calls: list[str] = []
 
@@ -228,39 +229,21 @@ def test_a_step_cancelled_by_a_timeout_is_not_executed_again(apps: Apps) -> None
 
     @workflow
     async def flow() -> str:
-        try:
-            value = await asyncio.wait_for(charge(), timeout=0.05)
-        except TimeoutError:
-            value = await give_up()
-        return str(await deliveries.put_down(value))
-
-    run = apps(flow).start(flow)
-    assert result(run) == "gave up"
-    assert calls == ["charge", "give up"]
-    assert deliveries.agree
-
-
-def test_a_step_cancelled_in_the_only_line_of_calls_is_not_executed_again(apps: Apps) -> None:
-    deliveries = Deliveries()
-    calls: list[str] = []
-
-    @step
-    async def charge() -> str:
-        calls.append("charge")
-        await asyncio.sleep(3600 if len(calls) == 1 else 0)
-        return "charged"
-
-    @workflow
-    async def flow() -> str:
         value = "gave up"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
-                value = await charge()
-        await fetch(1)
+        if then == "another step in the handler":
+            try:
+                value = await asyncio.wait_for(charge(), timeout=0.05)
+            except TimeoutError:
+                value = await give_up()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    value = await charge()
+            await give_up()
         return str(await deliveries.put_down(value))
 
-    assert result(apps(flow, fetch).start(flow)) == "gave up"
-    assert calls == ["charge"]
+    assert result(apps(flow).start(flow)) == "gave up"
+    assert calls == ["charge", "give up"]
     assert deliveries.agree
 
 
