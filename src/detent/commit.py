@@ -31,12 +31,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from .asides import Asides
-from .entries import Entry, resolve, size_of
+from .entries import Entry, came_second, new_executions, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
 from .events import Committed
 from .forks import Refusal
 from .kernel.decide import Decided
-from .kernel.model import NewExecution, Operation, Record, Settled, Start, Verdict
+from .kernel.model import Operation
 from .observe import Observer
 from .stores.base import Lessor, Line, Trouble, user_transaction
 from .stores.batch import Applied, drop_lease
@@ -396,7 +396,7 @@ class Committer:
     def _drop_leases(self, entry: Entry) -> None:
         """Leases that go into its commit hold slots of our worker: others need these meanwhile."""
         lessor = self.lessor()
-        leased = [row for row in _new_executions(entry.operation) if row.token is not None]
+        leased = [row for row in new_executions(entry.operation) if row.token is not None]
         if lessor is None or not leased:
             return
         tokens = [row.token for row in leased if row.token is not None]
@@ -521,7 +521,7 @@ class Committer:
 
         A commit in doubt may still be under way in the server when it is looked up.
         """
-        found = [entry for entry in group if entry.retried and _came_second(entry.answer)]
+        found = [entry for entry in group if entry.retried and came_second(entry.answer)]
         for entry in found:
             entry.answered, entry.retried, entry.doubted = False, False, True
         return found
@@ -590,24 +590,6 @@ def _parts(group: list[Entry], error: Exception) -> list[list[Entry]]:
             return parts
     half = len(group) // 2
     return [group[:half], group[half:]]
-
-
-def _came_second(answer: Any) -> bool:
-    """Whether an answer says that the operation changed nothing, because it was done before."""
-    if isinstance(answer, Settled):
-        return answer.verdict is Verdict.STALE
-    if isinstance(answer, Decided):
-        return answer.stale
-    return isinstance(answer, list) and any(not started.created for started in answer)
-
-
-def _new_executions(op: Operation) -> list[NewExecution]:
-    """The rows of an operation that may be leased to our worker from the beginning."""
-    if isinstance(op, Start):
-        return op.executions
-    if isinstance(op, Record):
-        return op.executions + (op.children.executions if op.children is not None else [])
-    return []
 
 
 def _blocked(store: SqlStore, entry: Entry) -> Exception:

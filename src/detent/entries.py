@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .kernel.decide import Decide, Enqueue
-from .kernel.model import Operation, Record, Settle, Start
+from .kernel.decide import Decide, Decided, Enqueue
+from .kernel.model import NewExecution, Operation, Record, Settle, Settled, Start, Verdict
 
 
 class Entry:
@@ -114,3 +114,21 @@ def size_of(operation: Operation) -> int:
     if isinstance(operation, Enqueue):
         return len(operation.input.data or "")
     return 0
+
+
+def new_executions(op: Operation) -> list[NewExecution]:
+    """The rows of an operation that may be leased to our worker from the beginning."""
+    if isinstance(op, Start):
+        return op.executions
+    if isinstance(op, Record):
+        return op.executions + (op.children.executions if op.children is not None else [])
+    return []
+
+
+def came_second(answer: Any) -> bool:
+    """Whether an answer says that the operation changed nothing, because it was done before."""
+    if isinstance(answer, Settled):
+        return answer.verdict is Verdict.STALE
+    if isinstance(answer, Decided):
+        return answer.stale
+    return isinstance(answer, list) and any(not started.created for started in answer)

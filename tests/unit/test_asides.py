@@ -11,6 +11,7 @@ from detent.errors import DatabaseUnavailable
 from detent.kernel.model import Operation, Record
 from detent.stores.base import Line, Trouble
 from detent.stores.batch import Applied
+from detent.stores.sql import PartlyApplied
 from tests.unit.test_committer_faults import PATIENCE, Call, FakeDriver, FakeStore, busy, opened, queued
 
 
@@ -132,6 +133,33 @@ def test_patience_ends_also_for_what_waits_behind() -> None:
         assert not committer._asides
         store.locked = set()
         assert Recording(committer, "held", "next").end().answer == "next is done"
+
+
+def test_what_was_committed_beside_a_blocked_operation_is_answered_and_not_tried_again() -> None:
+    """A store may commit some operations of a batch by a statement of their own."""
+    store = BlockingStore()
+    store.locked = {"held"}
+
+    def apply(operations: Sequence[Operation], **options: object) -> Applied:
+        free = [op for op in operations if cast(Record, op).run_id not in store.locked]
+        answers = [None if op not in free else f"{cast(Record, op).worker} is done" for op in operations]
+        store.before([cast(Record, op).run_id for op in operations])
+        store.committed += [cast(Record, op).worker for op in free]
+        if len(free) < len(operations):
+            raise PartlyApplied(answers, Blocked()) if free else Blocked
+        return Applied(answers)
+
+    store.apply = apply  # type: ignore[method-assign]
+    with opened(store, patience=PATIENCE) as committer:
+        with busy(committer, store):
+            calls = []
+            for number, run in enumerate(["a", "held", "b"]):
+                calls.append(Recording(committer, run, run))
+                queued(committer, number + 1)
+        assert [calls[0].end().answer, calls[2].end().answer] == ["a is done", "b is done"]
+        store.locked = set()
+        assert calls[1].end().answer == "held is done"
+    assert sorted(store.committed) == ["a", "b", "held", "w"]
 
 
 def test_without_a_thread_the_operation_stays_where_it_was(
