@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from detent.cli.finding import place, shown
+from detent.cli.finding import place
 from detent.kernel.model import RunRow, Step
+from detent.stores.addresses import shown
 from detent.stores.opening import open_store
 from tests.acceptance.support import eventually
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from ..aio import AsyncApp
 from ..app import App
 from ..errors import UnknownDefinition
+from ..stores.addresses import is_conninfo, shown
 from .command import Failure
 
 _PATIENCE = timedelta(seconds=3)  # a person waits
@@ -62,7 +63,7 @@ def opened(reference: str) -> Iterator[App]:
 
 def find(reference: str) -> Target:
     """The app of `MODULE:APP` or of a URL; nothing is opened."""
-    if "://" in reference or reference.startswith("sqlite:"):
+    if "://" in reference or reference.startswith("sqlite:") or is_conninfo(reference):
         return _of_url(reference)
     module_name, colon, path = reference.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
@@ -103,16 +104,10 @@ def sqlite_path(url: str) -> Path | None:
     return None if path in ("", ":memory:") else Path(path)
 
 
-def shown(url: str) -> str:
-    """A URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@", 1)).geturl()
-
-
 def kind(url: str) -> str:
     """What people call the database of a URL."""
+    if is_conninfo(url):
+        return "PostgreSQL"
     return _KINDS.get(url.partition(":")[0].partition("+")[0], "database")
 
 
@@ -121,8 +116,10 @@ def place(url: str) -> str:
     if url.startswith("sqlite:"):
         path = sqlite_path(url)
         return "in memory" if path is None else str(path)
-    parts = urlsplit(shown(url))
-    return f"{parts.netloc or 'localhost'}{parts.path}"
+    if is_conninfo(url):
+        return shown(url).strip()
+    where = shown(url).partition("://")[2].partition("?")[0]
+    return f"localhost{where}" if where.startswith("/") else where
 
 
 def _imported(name: str) -> ModuleType:

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
-_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+from ..stores.opening import plain_connections
+
+_DIALECTS = {"mysql": "mysql+pymysql://", "mariadb": "mariadb+pymysql://"}
 
 
 class Hero(msgspec.Struct, frozen=True):
@@ -75,7 +76,9 @@ def _name(cls: type) -> str:
 @lru_cache(maxsize=8)
 def _engine(url: str) -> Any:
     sqlalchemy = sys.modules["sqlalchemy"]
-    scheme, rest = urlsplit(url).scheme, url.partition(":")[2]
-    return sqlalchemy.create_engine(
-        f"{_DRIVERS.get(scheme, scheme)}:{rest}", poolclass=sqlalchemy.pool.NullPool
-    )
+    # The stores know how to read the address: SQLAlchemy would not understand all that libpq does.
+    connect = plain_connections(url)
+    if connect is None:
+        return sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+    dialect = _DIALECTS.get(url.partition(":")[0].partition("+")[0], "postgresql+psycopg://")
+    return sqlalchemy.create_engine(dialect, creator=connect, poolclass=sqlalchemy.pool.NullPool)

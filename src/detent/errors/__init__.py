@@ -7,6 +7,7 @@
     │   ├── InvalidArgument        a value that a function does not accept (also TypeError, ValueError)
     │   │   └── InvalidOption      the same in a definition (also DefinitionError)
     │   ├── UnknownScheme          no database is known by that URL
+    │   ├── InvalidAddress         a part of the URL is malformed, unknown or contradictory
     │   ├── MissingDriver          the extra for that database is not installed
     │   ├── UnknownDefinition      the app does not include what was asked for
     │   └── UnknownQueue           the app does not declare that queue
@@ -103,6 +104,7 @@ from .roots import (
     EncodingUnfit,
     ExportUnfit,
     ForkedProcess,
+    InvalidAddress,
     InvalidArgument,
     InvalidOption,
     MigrationChanged,
@@ -170,6 +172,7 @@ __all__ = [
     "ForkedProcess",
     "GraphInvalid",
     "GraphTampered",
+    "InvalidAddress",
     "InvalidArgument",
     "InvalidDecision",
     "InvalidInput",

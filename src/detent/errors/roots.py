@@ -63,6 +63,17 @@ class UnknownScheme(ConfigurationError):
 
 
 @facts
+class InvalidAddress(ConfigurationError, ValueError):
+    """The URL of a database has a part that is malformed, unknown or contradictory."""
+
+    database: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the address of the {self.database} database is not accepted: {self.reason}"
+
+
+@facts
 class MissingDriver(ConfigurationError):
     database: str
     extra: str

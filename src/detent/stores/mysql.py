@@ -11,13 +11,12 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import DatabaseUnavailable, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
+from .addresses import mysql_address, unchecked
 from .base import (
     KEEP_BUSY,
     LOCK_WAIT,
@@ -186,7 +185,7 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
     """
 
     def _create_ssl_ctx(self, wanted: Any) -> ssl.SSLContext:
-        made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else _unchecked()
+        made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else unchecked()
         return made
 
     strict_snapshots = False  # locking reads fail on rows that changed since the snapshot
@@ -217,14 +216,6 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
         return answer
 
 
-@cache
-def _unchecked() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 # A column or an index that a migration which was cut short has added already.
 _ALREADY_THERE = (1060, 1061)
 
@@ -247,21 +238,12 @@ class MySqlDriver(ServerDriver):
         super().__init__()
         if pymysql is None:
             raise MissingDriver(self.name, "mysql")
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
         self._connect: dict[str, Any] = {
-            "host": parts.hostname or "127.0.0.1",
-            "port": parts.port or 3306,
-            "user": unquote(parts.username or ""),
-            "password": unquote(parts.password or ""),
-            "database": unquote(parts.path.lstrip("/")),
-            "charset": "utf8mb4",
             "connect_timeout": 5,
             "client_flag": 2,  # FOUND_ROWS: an update that changes nothing still found its row
             "init_command": "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            **mysql_address(url),
         }
-        if "unix_socket" in options:
-            self._connect["unix_socket"] = options["unix_socket"]
 
     def connect(self) -> Any:
         self.check_process()
@@ -288,6 +270,10 @@ class MySqlDriver(ServerDriver):
             isolation = settings.get("transaction_isolation") or settings["tx_isolation"]
             cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation.replace('-', ' ')}")
         connection.strict_snapshots = settings.get("innodb_snapshot_isolation") == "ON"
+
+    def plain(self) -> Any:
+        """A connection for a library of the user's, with that library's habits."""
+        return _Encrypted(**{**self._connect, "client_flag": 2, "init_command": None})
 
     def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         with connection.cursor() as cursor:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from ..arguments import refuse
 from ..errors import UnknownScheme
+from .addresses import is_conninfo, postgres_address
 from .base import Driver
 from .sql import SqlStore
+
+if TYPE_CHECKING:
+    from .mysql import MySqlDriver
+    from .postgres import PostgresDriver
 
 
 def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
@@ -16,26 +24,41 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
 
     Drivers are imported when they are asked for: loading psycopg takes longer than all of Detent.
     """
-    scheme = url.partition(":")[0].partition("+")[0]
     driver: Driver
     if _is_sqlite(url):
         from .sqlite import SqliteDriver
 
         driver = SqliteDriver(_sqlite_path(url))
         return SqlStore(driver, dialect="sqlite", pool_size=pool_size)
+    driver = _server(url)
+    return SqlStore(driver, dialect="mysql" if driver.name == "MySQL" else "postgres", pool_size=pool_size)
+
+
+def _server(url: str) -> PostgresDriver | MySqlDriver:
+    scheme = _scheme(url)
     if scheme in ("postgresql", "postgres"):
         from .postgres import PostgresDriver
 
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
-        pgbouncer = options.pop("pgbouncer", "false").lower() in ("true", "1", "yes")
-        plain = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
-        return SqlStore(PostgresDriver(plain, pgbouncer=pgbouncer), dialect="postgres", pool_size=pool_size)
+        address, pgbouncer = postgres_address(url)
+        return PostgresDriver(address, pgbouncer=pgbouncer)
     if scheme in ("mysql", "mariadb"):
         from .mysql import MySqlDriver
 
-        return SqlStore(MySqlDriver(url), dialect="mysql", pool_size=pool_size)
+        return MySqlDriver(url)
     raise UnknownScheme(scheme)
+
+
+def plain_connections(url: str) -> Callable[[], Any] | None:
+    """How a library of the user's connects to the database of a server; None for SQLite."""
+    return None if _is_sqlite(url) else _server(url).plain
+
+
+def _scheme(url: str) -> str:
+    """The database that an address names; empty where it has no scheme, so that no password is shown."""
+    if is_conninfo(url):
+        return "postgresql"
+    found = re.match(r"([A-Za-z][\w.-]*)(\+[\w.-]+)?:", url)
+    return found[1].lower() if found else ""
 
 
 def refuse_missing_folder(url: str) -> None:

@@ -9,6 +9,8 @@ ends.
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import Any
 
 from ..errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
 from ..kernel.model import Operation, Step, WorkerRow
+from .addresses import unreadable
 from .base import (
     KEEP_BUSY,
     LOCK_WAIT,
@@ -184,6 +187,39 @@ def _committed(status: str) -> None:
         raise psycopg.InternalError(f"the commit came to {status}")
 
 
+# For connections whose other end has disappeared: how soon the system notices.  (In seconds, and the last
+# one in milliseconds, as libpq wants them.)
+_PARAMETERS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "fallback_application_name": "detent",  # used where neither the address nor the environment has one
+}
+
+
+def _defaults(address: str) -> dict[str, Any]:
+    """Our parameters for libpq, apart from those that the user gives."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(address)
+    except psycopg.ProgrammingError as error:
+        raise unreadable("PostgreSQL", _without_parts(str(error).strip())) from None
+    # libpq reads the port when it connects, and repeats it in its error: it may be half of a password.
+    if not all(port.strip().isdecimal() or not port for port in str(given.get("port", "")).split(",")):
+        raise unreadable("PostgreSQL", "its port is not a number")
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        given["connect_timeout"] = os.environ["PGCONNECT_TIMEOUT"]
+    return {name: value for name, value in _PARAMETERS.items() if name not in given}
+
+
+def _without_parts(reason: str) -> str:
+    """What libpq says about an address, without the parts of it that may belong to a password."""
+    if re.match(r"invalid (connection option|URI query parameter)", reason):
+        return reason
+    return re.sub(r'"[^"]*"', '"…"', reason)
+
+
 class PostgresDriver(ServerDriver):
     name = "PostgreSQL"
     # Aside less than the second after which the server looks for deadlocks: so we are the ones who try again.
@@ -200,7 +236,8 @@ class PostgresDriver(ServerDriver):
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:
             raise MissingDriver(self.name, "postgres")
-        self._url = url
+        self._address = url
+        self._defaults = _defaults(url)
         self._pgbouncer = pgbouncer
         self.own: set[int] = set()  # our sessions: what they notify is no news to us
         super().__init__()
@@ -208,12 +245,11 @@ class PostgresDriver(ServerDriver):
     def connect(self) -> Any:
         self.check_process()
         connection = Connection.connect(
-            self._url,
+            self._address,
             autocommit=True,
             prepare_threshold=None if self._pgbouncer else 3,
-            connect_timeout=5,
-            application_name="detent",
             client_encoding="utf8",
+            **self._defaults,
         )
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
@@ -232,6 +268,10 @@ class PostgresDriver(ServerDriver):
 
     def tune_for_users(self, connection: Any) -> None:
         """The settings of the role."""
+
+    def plain(self) -> Any:
+        """A connection for a library of the user's, with that library's habits."""
+        return psycopg.connect(self._address, **self._defaults)
 
     def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         # A plan that was made while a table was empty stays in use while it fills.  Ours go from a batch
