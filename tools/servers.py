@@ -258,9 +258,13 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (Postgres(), MariaDB(), Pg
 
 
 @contextmanager
-def running() -> Iterator[dict[str, str]]:
-    """Run the servers that the environment does not name yet; gives the variables that name them."""
-    wanted = _wanted()
+def running(kinds: Sequence[str] | None = None, arguments: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Run the servers that the environment does not name yet; gives the variables that name them.
+
+    A test that freezes a server, or wants another one, names the `kinds` that it wants for itself, and what
+    to add to their command lines.
+    """
+    wanted = _wanted() if kinds is None else [KINDS[name] for name in kinds]
     _install([kind for kind in wanted if not _installed(kind)])
     if not wanted:
         yield {}
@@ -281,7 +285,7 @@ def running() -> Iterator[dict[str, str]]:
         variables: dict[str, str] = {}
         password = secrets.token_hex(8)
         for kind in wanted:
-            variables |= _set_up(kind, folder, password)
+            variables |= _set_up(kind, folder, password, arguments)
         yield variables
     finally:
         keeper.stdin.close()
@@ -303,7 +307,7 @@ def _wanted() -> list[Kind]:
     return list(missing.values())
 
 
-def _set_up(kind: Kind, folder: Path, password: str) -> dict[str, str]:
+def _set_up(kind: Kind, folder: Path, password: str, arguments: Sequence[str]) -> dict[str, str]:
     """Create and start one server; returns the variables that name it."""
     began = time.monotonic()
     user = _server_user(kind)
@@ -315,7 +319,7 @@ def _set_up(kind: Kind, folder: Path, password: str) -> dict[str, str]:
         kind=kind.name,
         port=port,
         user=user,
-        argv=kind.prepare(home, user, port, password),
+        argv=[*kind.prepare(home, user, port, password), *arguments],
         folder=str(home),
         log=str(folder / f"{kind.name}.log"),
         pid_file=str(folder / f"{kind.name}.pid"),
@@ -339,6 +343,24 @@ def stop(control_file: str | Path, *, crash: bool = False) -> None:
 def start(control_file: str | Path) -> None:
     """Start the server on its old port and data, and wait until it answers.  Twice is once."""
     _ask_keeper("start", control_file)
+
+
+def freeze(control_file: str | Path) -> None:
+    """Stop all processes of the server without ending them: it takes connections, and answers nobody."""
+    for pid in _processes(control_file):
+        os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(control_file: str | Path) -> None:
+    """Let a frozen server go on."""
+    for pid in _processes(control_file):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _processes(control_file: str | Path) -> list[int]:
+    """The server and its children, in that order: a parent that is stopped has no further children."""
+    server = int(Path(Control.read(control_file).pid_file).read_text())
+    return [server, *map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())]
 
 
 def _ask_keeper(verb: str, control_file: str | Path) -> None:

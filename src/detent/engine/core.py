@@ -166,6 +166,7 @@ class Engine:
         with self._guard:
             self.store.patience = self.settings.patience.total_seconds()
             if self._services is None:
+                self.store.driver.patience = self.settings.patience.total_seconds()
                 self._prepare_database()
                 self._services = self._make_services(loop)
                 self.save_graphs()

@@ -179,6 +179,7 @@ class Driver(Protocol):
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
     ddl_commits: bool  # whether CREATE TABLE ends the transaction
+    patience: float  # seconds after which a server that does not answer counts as away
     inherited: str  # why a forked child cannot use what the parent opened
     closed_at_fork: bool  # whether connections must be closed before the process forks
 
@@ -531,6 +532,7 @@ class Lane(SuspendedLane):
                 self._driver.commit(connection)
             except BaseException as error:
                 self._undo(connection, error)
+                self._explain(connection, error)
                 raise
             if tx.news:
                 self._tell(tx)
@@ -563,8 +565,10 @@ class Lane(SuspendedLane):
             try:
                 yield Reading(self._driver, self)
             except BaseException as error:
-                if self._connection is not None:
-                    self._undo(self._connection, error)
+                connection = self._connection
+                if connection is not None:
+                    self._undo(connection, error)
+                    self._explain(connection, error)
                 raise
 
     def ask_again(self, query: Callable[[Any], T]) -> T:
@@ -604,6 +608,7 @@ class Lane(SuspendedLane):
                 self._driver.commit(connection)
             except BaseException as error:
                 self._undo(connection, error)
+                self._explain(connection, error)
                 raise
             if tx.news:
                 self._tell(tx)
@@ -647,6 +652,11 @@ class Lane(SuspendedLane):
             self.drop()
             if not isinstance(broken, Exception):
                 raise
+
+    def _explain(self, connection: Any, error: BaseException) -> None:
+        """Raise what a lost connection does not say: that there was no answer."""
+        if getattr(connection, "unanswered", False) and not self._guests:
+            raise DatabaseUnavailable(self._driver.name, "the server does not answer") from error
 
     def drop(self) -> None:
         """Close the connection; the next use opens another."""

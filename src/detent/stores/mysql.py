@@ -7,6 +7,7 @@ that listens sleeps inside the server; one that has news ends those sleeps.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from .queries import build_queries
 from .quick import records_only
 from .servers import ServerDriver
 from .statements import FINAL_STEP, Statements, build
+from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 
 try:
     import pymysql
@@ -177,6 +179,10 @@ SELECT {fields} FROM detent_workers AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN {di
     ON DUPLICATE KEY UPDATE {changes}""")
 
 
+# In seconds, and the last one in milliseconds.
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+
+
 class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ignore[misc]
     """Encrypted where the server can, as PyMySQL's own connections are.
 
@@ -190,8 +196,29 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
 
     strict_snapshots = False  # locking reads fail on rows that changed since the snapshot
     asking = False  # a command was sent, and its answer not read to the end
+    asked = 0  # how many commands were sent
+    patient = False  # its answer may take long: it sleeps in the server
+    unanswered = False  # it was given up while it waited for an answer
+    _read_timeout: float | None
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect; a server that takes the connection and then says nothing is not waited for either."""
+        limit, self._read_timeout = self._read_timeout, self.connect_timeout
+        try:
+            super().connect(sock)
+        finally:
+            self._read_timeout = limit
+        self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        """Let the system notice a server that has disappeared."""
+        if self._sock.family != socket.AF_UNIX:
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):
+                    self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def _execute_command(self, command: Any, sql: Any) -> None:
+        self.asked += 1
         self.asking = True
         super()._execute_command(command, sql)
 
@@ -238,8 +265,9 @@ class MySqlDriver(ServerDriver):
         super().__init__()
         if pymysql is None:
             raise MissingDriver(self.name, "mysql")
+        self.patience = PATIENCE
+        self.watch = Watch(self)
         self._connect: dict[str, Any] = {
-            "connect_timeout": 5,
             "client_flag": 2,  # FOUND_ROWS: an update that changes nothing still found its row
             "init_command": "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             **mysql_address(url),
@@ -247,7 +275,8 @@ class MySqlDriver(ServerDriver):
 
     def connect(self) -> Any:
         self.check_process()
-        connection = _Encrypted(autocommit=True, **self._connect)
+        connection = self._open(autocommit=True)
+        self.watch.add(connection)
         with connection.cursor() as cursor:  # what does not fit is an error, and is not cut off
             cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
         self.opened(connection)
@@ -273,7 +302,33 @@ class MySqlDriver(ServerDriver):
 
     def plain(self) -> Any:
         """A connection for a library of the user's, with that library's habits."""
-        return _Encrypted(**{**self._connect, "client_flag": 2, "init_command": None})
+        return self._open(init_command=None)
+
+    def _open(self, **parameters: Any) -> _Encrypted:
+        limit = min(max(SHORTEST_TIMEOUT, self.patience), LONGEST_TIMEOUT)
+        return _Encrypted(**{"connect_timeout": limit, **self._connect, **parameters})
+
+    def waiting(self, connection: _Encrypted) -> int | None:
+        return connection.asked if connection.asking and connection.open and not connection.patient else None
+
+    def descriptor(self, connection: _Encrypted) -> int:
+        descriptor: int = connection._sock.fileno()
+        return descriptor
+
+    def place(self, connection: _Encrypted) -> Any:
+        try:
+            return connection._sock.getpeername()
+        except (AttributeError, OSError):  # it was closed meanwhile
+            return None
+
+    def is_silent(self, connection: _Encrypted) -> bool:
+        place = self.place(connection)
+        one = {"host": place[0], "port": place[1]} if isinstance(place, tuple) else {}
+        try:
+            self._open(**one).close()
+        except (pymysql.MySQLError, OSError) as error:
+            return place is not None and "timed out" in str(error)
+        return False
 
     def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         with connection.cursor() as cursor:
@@ -436,7 +491,7 @@ class MySqlDriver(ServerDriver):
                             raise
 
     def close(self) -> None:
-        pass
+        self.watch.close()
 
 
 class MySqlListener:
@@ -451,6 +506,13 @@ class MySqlListener:
         self._driver = driver
         self._own = driver.own
         self._connection = driver.connect()
+        # It waits for long, and has a limit instead: a server that has disappeared does not end the sleep.
+        self._connection.patient = True
+        limit = self._connection._read_timeout
+        if limit is None:
+            self._connection._read_timeout = 2 * self.longest
+        else:
+            self.longest = min(self.longest, limit / 2)
         self._own.add(self._connection.thread_id())
         self._polls = list(self.polls_after_news)
 

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 from ..errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
@@ -40,6 +41,7 @@ from .queries import build_queries
 from .quick import End, quick_batch
 from .servers import ServerDriver
 from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
+from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 
 try:
     import psycopg
@@ -190,7 +192,7 @@ def _committed(status: str) -> None:
 # For connections whose other end has disappeared: how soon the system notices.  (In seconds, and the last
 # one in milliseconds, as libpq wants them.)
 _PARAMETERS = {
-    "connect_timeout": 5,
+    "connect_timeout": LONGEST_TIMEOUT,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -239,6 +241,8 @@ class PostgresDriver(ServerDriver):
         self._address = url
         self._defaults = _defaults(url)
         self._pgbouncer = pgbouncer
+        self.patience = PATIENCE
+        self.watch = Watch(self)
         self.own: set[int] = set()  # our sessions: what they notify is no news to us
         super().__init__()
 
@@ -249,7 +253,7 @@ class PostgresDriver(ServerDriver):
             autocommit=True,
             prepare_threshold=None if self._pgbouncer else 3,
             client_encoding="utf8",
-            **self._defaults,
+            **self._parameters(),
         )
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
@@ -258,6 +262,7 @@ class PostgresDriver(ServerDriver):
             raise EncodingUnfit(name, encoding or "unknown")
         self.own.add(connection.info.backend_pid)
         self.opened(connection)
+        self.watch.add(connection)
         return connection
 
     def socket_of(self, connection: Any) -> int | None:
@@ -271,7 +276,38 @@ class PostgresDriver(ServerDriver):
 
     def plain(self) -> Any:
         """A connection for a library of the user's, with that library's habits."""
-        return psycopg.connect(self._address, **self._defaults)
+        return psycopg.connect(self._address, **self._parameters())
+
+    def _parameters(self) -> dict[str, Any]:
+        parameters = dict(self._defaults)
+        if "connect_timeout" in parameters:  # nobody who is impatient waits for the whole of it
+            parameters["connect_timeout"] = min(
+                max(SHORTEST_TIMEOUT, ceil(self.patience)), parameters["connect_timeout"]
+            )
+        return parameters
+
+    def waiting(self, connection: Connection) -> int | None:
+        return connection.waiting
+
+    def descriptor(self, connection: Connection) -> int:
+        return connection.pgconn.socket
+
+    def place(self, connection: Connection) -> tuple[str, str, int]:
+        try:
+            return connection.info.host, connection.info.hostaddr, connection.info.port
+        except psycopg.Error:  # it was closed meanwhile
+            return "", "", 0
+
+    def is_silent(self, connection: Connection) -> bool:
+        host, hostaddr, port = self.place(connection)
+        one = {"host": host, "hostaddr": hostaddr or None, "port": port, "target_session_attrs": "any"}
+        try:
+            psycopg.connect(self._address, **{**self._parameters(), **one}).close()
+        except psycopg.errors.ConnectionTimeout:
+            return bool(port)
+        except psycopg.Error:
+            return False
+        return False
 
     def tune(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         # A plan that was made while a table was empty stays in use while it fills.  Ours go from a batch
@@ -439,7 +475,7 @@ class PostgresDriver(ServerDriver):
         connection.execute(text)
 
     def close(self) -> None:
-        pass
+        self.watch.close()
 
 
 class PostgresListener:

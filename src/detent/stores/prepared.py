@@ -64,6 +64,7 @@ class Session:
         self._prepared = 0
         self._queue: list[Call] = []
         self._begun = False
+        self.asked = 0  # how often something was sent
         self._transformer = Transformer()  # (with the connection it would be a cycle)
 
     def begin(self, command: str) -> None:
@@ -143,6 +144,7 @@ class Session:
     # One alone
 
     def _run(self, call: Call) -> None:
+        self.asked += 1
         self._prepare(call)
         background = threading.current_thread() is not threading.main_thread()
         pgconn = self._pgconn
@@ -172,6 +174,7 @@ class Session:
     def _run_all(self) -> None:
         """Send all that waits, then take the answers; the first that is an error is raised."""
         calls, self._queue = self._queue, []
+        self.asked += 1
         pgconn = self._pgconn
         try:
             pgconn.enter_pipeline_mode()
@@ -293,6 +296,20 @@ class Connection(psycopg.Connection[Any]):
         if self.owner is not None:
             raise TransactionEnded(self.owner)
         return super()._get_tx_start_command()
+
+    waits = 0  # how often psycopg has waited for the server
+    unanswered = False  # it was given up while it waited for an answer
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        self.waits += 1
+        return super().wait(*args, **kwargs)
+
+    @property
+    def waiting(self) -> int | None:
+        """The number of the statement that waits for its answer; None when none does."""
+        if self.closed or self.pgconn.transaction_status != pq.TransactionStatus.ACTIVE:
+            return None
+        return self.waits + (self.session.asked if self.session is not None else 0)
 
     def __del__(self) -> None:  # type: ignore[override]  # psycopg passes the warning as an argument
         # A thread that was late may have opened it after its store was closed: nobody else can close it then.

@@ -119,6 +119,7 @@ class SqliteDriver:
     name = "SQLite"
     lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # nothing of ours is locked by rows
     ddl_commits = False
+    patience = 0.0  # there is no server
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
     queries = build_queries(SqliteDialect())
