@@ -8,6 +8,7 @@ fixtures fail rather than skip: a database that nobody tested must not look like
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -205,7 +206,23 @@ class PostgresAdmin:
         self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def drop(self, name: str) -> None:
-        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        if self._connection.info.server_version >= 130000:
+            self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+            return
+        # Without FORCE: nobody connects any more, and whoever is connected is cut off.
+        for _ in range(100):
+            self._execute(
+                sql.SQL(
+                    "UPDATE pg_database SET datallowconn = false WHERE datname = {name};"
+                    " SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {name}"
+                ).format(name=sql.Literal(name))
+            )
+            try:
+                self._execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
+                return
+            except psycopg.errors.ObjectInUse:  # a session takes a moment to end
+                time.sleep(0.1)
+        pytest.fail(f"the database {name} could not be dropped", pytrace=False)
 
     def close(self) -> None:
         self._connection.close()
