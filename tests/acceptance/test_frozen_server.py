@@ -130,6 +130,20 @@ def test_work_goes_on_where_the_server_fell_silent(proxy: Proxy, tmp_path: Path)
         journals_agree(world, app, runs)
 
 
+def test_another_host_of_an_address_takes_over_from_a_silent_one(postgres_database: str) -> None:
+    """The other host answers: that says nothing about the one that the connections are made to."""
+    with closing(Proxy(postgres_database)) as first, closing(Proxy(postgres_database)) as second:
+        account, _, place = first.url.rpartition("@")
+        host, _, name = place.partition("/")
+        other = second.url.rpartition("@")[2].partition("/")[0]
+        url = f"{account}@{host},{other}/{name}"
+        with App(url, include=[ten], migrate=True, patience=60) as app:
+            assert app.start(ten).result(timeout=60) == 10
+            first.silence()
+            assert app.start(ten).result(timeout=60) == 10
+        first.resume()
+
+
 @pytest.mark.parametrize("database", ["postgres", "mysql"])
 def test_long_statements_are_not_cut_while_the_server_answers(
     database: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
