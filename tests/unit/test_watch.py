@@ -1,5 +1,6 @@
 """The watch over connections: what it cuts, and what it leaves alone."""
 
+import gc
 import os
 import socket
 import threading
@@ -168,3 +169,16 @@ def test_the_watch_ends_with_its_store(driver: Driver, watch: Watch) -> None:
     watch.close()
     thread.join(timeout=30)
     assert not thread.is_alive()
+
+
+def test_the_watch_ends_when_no_connection_is_left(driver: Driver, watch: Watch) -> None:
+    driver.patience = 0.0  # it looks often
+    connection = _watched(watch)
+    thread = watch._thread
+    assert thread is not None
+    del connection
+    gc.collect()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    _watched(watch)
+    assert watch._thread is not None

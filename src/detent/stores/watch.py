@@ -92,6 +92,10 @@ class Watch:
                 self.look()
             except Exception:
                 log.exception("looking for connections without an answer failed")
+            with self._guard:
+                if not self._connections and stopping is self._stopping:  # nobody has closed the store
+                    self._thread = None
+                    return
 
     def look(self) -> None:
         """Cut the connections that have waited since the last look, if the server answers nobody."""
