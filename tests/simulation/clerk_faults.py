@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from detent.errors import DatabaseUnavailable
-from detent.stores.base import Lane, Tx
+from detent.stores.base import Tx
+from detent.stores.lanes import Lane
 from detent.stores.sql import SqlStore
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from ..errors import DatabaseUnavailable, TransactionMisused
 from ..forks import pause_at_forks, watch_forks
 from ..kernel.model import Recovered, RunChange
-from .base import RETRIED_FOR, Driver, Lane, Line, Pool, Trouble, Tx, UserTx, news, user_transaction
+from .base import RETRIED_FOR, Driver, Line, Trouble, Tx, UserTx, news, user_transaction
+from .lanes import Lane, Pool
 from .suspending import FORK_WAIT
 
 T = TypeVar("T")
