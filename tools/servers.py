@@ -57,7 +57,7 @@ import tarfile
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -267,13 +267,17 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in (Postgres(), MariaDB(), Pg
 
 
 @contextmanager
-def running(kinds: Sequence[str] | None = None, arguments: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+def running(
+    only: Collection[str] | None = None, arguments: Sequence[str] = (), *, private: bool = False
+) -> Iterator[dict[str, str]]:
     """Run the servers that the environment does not name yet; gives the variables that name them.
 
-    A test that freezes a server, or wants another one, names the `kinds` that it wants for itself, and what
-    to add to their command lines.
+    `only` names the kinds that are needed, `arguments` is added to their command lines.  `private` starts
+    new ones also where the environment names some, for a test that freezes or stops them.
     """
-    wanted = _wanted() if kinds is None else [KINDS[name] for name in kinds]
+    wanted = _wanted({} if private else os.environ)
+    if only is not None:
+        wanted = [kind for kind in wanted if kind.name in only]
     _install([kind for kind in wanted if not _installed(kind)])
     if not wanted:
         yield {}
@@ -302,9 +306,9 @@ def running(kinds: Sequence[str] | None = None, arguments: Sequence[str] = ()) -
         keeper.stdout.close()
 
 
-def _wanted() -> list[Kind]:
+def _wanted(environment: Mapping[str, str]) -> list[Kind]:
     """Those that the environment does not name, each after the one that it stands in front of."""
-    missing = {name: kind for name, kind in KINDS.items() if not os.environ.get(_variable(kind, "URL"))}
+    missing = {name: kind for name, kind in KINDS.items() if not environment.get(_variable(kind, "URL"))}
     for kind in list(missing.values()):
         if kind.in_front_of is not None and kind.in_front_of not in missing:
             del missing[kind.name]

@@ -171,7 +171,7 @@ def test_long_statements_are_not_cut_while_the_server_answers(
 @pytest.fixture(params=["postgres", "mysql"])
 def private(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """A server that no other test uses: its URL, and the file that controls it."""
-    with servers.running([request.param]) as variables:
+    with servers.running([request.param], private=True) as variables:
         name = request.param.upper()
         control = variables[f"DETENT_TEST_{name}_CONTROL"]
         yield variables[f"DETENT_TEST_{name}_URL"], control

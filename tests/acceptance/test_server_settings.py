@@ -50,7 +50,7 @@ def _connect(url: str) -> "pymysql.Connection[pymysql.cursors.Cursor]":
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """A MariaDB of our own, with a small limit for packets."""
-    with servers.running(["mysql"], [f"--max-allowed-packet={LIMIT}"]) as variables:
+    with servers.running(["mysql"], [f"--max-allowed-packet={LIMIT}"], private=True) as variables:
         yield variables["DETENT_TEST_MYSQL_URL"]
 
 

@@ -81,7 +81,7 @@ def url(database: str, certificates: Certificates) -> Iterator[str]:
         arguments = [part for setting in settings for part in ("-c", setting)]
     else:
         arguments = [f"--ssl-{name}={file}" for name, file in own.items()]
-    with servers.running([database], arguments) as variables:
+    with servers.running([database], arguments, private=True) as variables:
         yield variables[f"DETENT_TEST_{database.upper()}_URL"]
 
 
