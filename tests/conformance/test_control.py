@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from detent.errors import AlreadyRunning, InvalidState, RunNotFound
-from detent.kernel.model import RunEnd, Start
+from detent.kernel.model import RunEnd, Start, Verdict
 from detent.kernel.settle import Outcome
 from detent.stores import control
 from detent.stores.sql import SqlStore
@@ -283,6 +283,15 @@ def test_a_cancel_that_wins_over_a_message_refuses_it(store: SqlStore) -> None:
     answer = one(store, message())
     assert isinstance(answer, InvalidState)
     assert (answer.verb, answer.state) == ("send to", "canceled")
+
+
+def test_a_message_that_is_sent_again_after_the_end_of_its_run_was_delivered(store: SqlStore) -> None:
+    """Its sender did not see the first answer.  Another message is refused."""
+    one(store, start())
+    assert one(store, message()) == Verdict.APPLIED
+    cancel(store)
+    assert one(store, message()) == Verdict.APPLIED
+    assert isinstance(one(store, message(message_id="m2")), InvalidState)
 
 
 # -- Watch and note --------------------------------------------------------------------------------

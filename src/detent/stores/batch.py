@@ -90,7 +90,7 @@ def apply(
     runs = seen.runs
     changes = Changes()
     plans = Plans(
-        seen, changes, _going(tx, operations, seen, changes), _deciding(tx, operations, runs, changes)
+        tx, seen, changes, _going(tx, operations, seen, changes), _deciding(tx, operations, runs, changes)
     )
     answers = [_plan(operation, plans) for operation in operations]
     if plans.going is not None:
@@ -277,6 +277,7 @@ def _ask_executions(tx: Tx, deliveries: set[Delivery]) -> Callable[[], set[Deliv
 class Plans(msgspec.Struct, frozen=True):
     """What the operations of a batch are planned with."""
 
+    tx: Tx
     seen: Seen
     changes: Changes
     going: Going | None
@@ -302,7 +303,7 @@ def _plan(op: Operation, plans: Plans) -> Any:
     if isinstance(op, Park):
         return _park(op, seen, changes)
     if isinstance(op, Send):
-        return _send(op, seen, changes)
+        return _send(op, plans)
     if isinstance(op, Note):
         changes.history += op.events
         changes.drifted.update(op.drifted)
@@ -494,11 +495,15 @@ def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
     return Settled(verdict=Verdict.APPLIED, run_state=state)
 
 
-def _send(op: Send, seen: Seen, changes: Changes) -> Any:
+def _send(op: Send, plans: Plans) -> Any:
+    seen, changes = plans.seen, plans.changes
     if op.run_id not in seen.runs:
         return RunNotFound(op.run_id)
     state = seen.state(op.run_id, changes)
     if RunState(state).final:
+        # Sent again, because its sender did not see the answer; the run has ended meanwhile.
+        if plans.tx.query(plans.tx.sql.sent_message, run_id=op.run_id, message_id=op.message_id):
+            return Verdict.APPLIED
         return InvalidState("send to", op.run_id, state)
     changes.now = max(changes.now, op.sent_at)
     changes.messages.append(

@@ -61,6 +61,7 @@ class Statements(msgspec.Struct, frozen=True):
     # Messages
     insert_messages: str
     consume_messages: str
+    sent_message: str
     unread_messages: str
     # Claims and leases
     claim: str
@@ -219,6 +220,7 @@ SELECT t.run_id, t.node, t.required, t.settled
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
         consume_messages=d.update("detent_messages", ("seq",), "consumed = 1", "t.seq = x.seq"),
+        sent_message="SELECT 1 FROM detent_messages WHERE run_id = :run_id AND message_id = :message_id",
         unread_messages=f"""
 SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
  WHERE run_id = :run_id AND name = :name AND consumed = 0
