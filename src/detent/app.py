@@ -342,11 +342,12 @@ class App:
             return [Run(self, row) for row in self.engine.fresh(start)]
         try:
             answers = self.engine.services.committer.run(start)
-        except BaseException:
+            rows = self.engine.started(start, answers)
+        except BaseException:  # also one that a signal raises between the commit and the delivery
             self.engine.started(start, None)
             raise
         created = {answer.id for answer in answers if answer.created}
-        return [Run(self, row, fresh=row.id in created) for row in self.engine.started(start, answers)]
+        return [Run(self, row, fresh=row.id in created) for row in rows]
 
 
 class Starter:

@@ -257,13 +257,13 @@ class AsyncApp:
             return [AsyncRun(self.engine, row) for row in self.engine.fresh(start)]
         try:
             answers = await self.engine.services.committer.arun(start)
+            if all(answer.created for answer in answers):
+                rows = self.engine.started(start, answers)
+            else:
+                rows = await in_thread(lambda: self.engine.started(start, answers))
         except BaseException:
             self.engine.started(start, None)
             raise
-        if all(answer.created for answer in answers):
-            rows = self.engine.started(start, answers)
-        else:
-            rows = await in_thread(lambda: self.engine.started(start, answers))
         created = {answer.id for answer in answers if answer.created}
         return [AsyncRun(self.engine, row, fresh=row.id in created) for row in rows]
 

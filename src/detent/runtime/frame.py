@@ -89,6 +89,7 @@ class FrameCore:
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
         )
         self.live = True
+        self.delivery = ""  # how far the worker has come with it
         self.signal: PauseRun | CancelRun | None = None  # of a task, for the whole run
         self.suspending = False
         self.undoing = False

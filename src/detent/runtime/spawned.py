@@ -49,6 +49,7 @@ class Work:
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
         )
         self.live = True
+        self.delivery = ""  # how far the worker has come with it
         self.performing = False  # the body runs, and may be cancelled at the deadline
         self.expired = False  # it was
         self.waits: list[Wait] = []

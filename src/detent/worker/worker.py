@@ -42,6 +42,7 @@ from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
 SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
+FORGOTTEN_AFTER = 60.0  # seconds: a lease that was not delivered by then will not be
 GATHER = 0.002  # seconds to let more slots come free before the next claim, when work is plenty
 
 
@@ -76,7 +77,8 @@ class Worker:
         self._backlog = True
         self._claiming = False
         self._begun = 0  # executions that occupy a slot
-        self._in_flight: set[str] = set()  # tokens of leases whose commit or delivery is under way
+        # Tokens of leases whose commit or delivery is under way, and since when.
+        self._in_flight: dict[str, float] = {}
         self._doubt = False  # the database may say that we hold something which does not run here
         self._trail = Trail()
         self._next_due: int | None = None
@@ -216,12 +218,13 @@ class Worker:
                 self._backlog = True
                 return None
             lease = Lease(worker=self._row.id, token=self._token())
-            self._in_flight.add(lease.token)
+            self._in_flight[lease.token] = time.monotonic()
             return lease
 
     def give_back(self, tokens: Iterable[str]) -> None:
         with self._guard:
-            self._in_flight.difference_update(tokens)
+            for token in tokens:
+                self._in_flight.pop(token, None)
 
     def astray(self, tokens: Iterable[str]) -> None:
         """Whether these leases came to pass is not known: look for them soon."""
@@ -237,7 +240,10 @@ class Worker:
 
         A lease that is on its way between a commit and its delivery is known by its token.  What is
         known before or after the look is left alone, so a lease that comes or ends meanwhile is, too.
+        A caller that was interrupted on that way does not deliver: after a while the lease is forgotten.
         """
+        now = time.monotonic()
+        self.give_back([token for token, since in self._leases() if now - since > FORGOTTEN_AFTER])
         worker, known = self.id, self._known()
         held = self._services.store.held_tokens(worker)
         stray = held - known - self._known()
@@ -251,12 +257,17 @@ class Worker:
 
     def _known(self) -> set[str]:
         with self._guard:
-            return {work.claimed.token for work in self._works()} | self._in_flight
+            return {work.claimed.token for work in self._works()} | self._in_flight.keys()
+
+    def _leases(self) -> list[tuple[str, float]]:
+        with self._guard:
+            return list(self._in_flight.items())
 
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
         """Begin to execute what is leased to us; each holds a slot already.
 
-        What cannot begin (no more threads, a loop that is closed) is handed back.
+        What cannot begin (no more threads, a loop that is closed) is handed back.  The caller may be
+        interrupted in any line: what has begun goes on then, and the rest is handed back.
         """
         on_loop: list[Frame | Work] = []
         left = {item.token: item for item in claimed}
@@ -281,9 +292,12 @@ class Worker:
         try:
             work = self._prepare(item, steps)
             with self._guard:
+                if item.token not in self._in_flight:  # forgotten meanwhile, and perhaps handed back
+                    self._doubt = True
+                    return None
                 self._running.setdefault(item.run_id, {})[item.node] = work
-                self._in_flight.discard(item.token)
-                self._begun += 1
+                del self._in_flight[item.token]
+                self._begun, work.delivery = self._begun + 1, "delivered"
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
             if not work.is_async:
@@ -297,13 +311,23 @@ class Worker:
     def _undelivered(self, item: Claimed) -> None:
         """It does not run here, though it is leased to us: the next audit hands it back."""
         with self._guard:
-            nodes = self._running.get(item.run_id, {})
-            work = nodes.get(item.node)
+            work = self._running.get(item.run_id, {}).get(item.node)
             if work is not None and work.claimed.token == item.token:
+                if work.delivery == "begun":  # whoever delivered it was interrupted behind that
+                    return
                 self._forget(work)
-                self._begun -= 1
-            self._in_flight.discard(item.token)
+                if work.delivery == "delivered":
+                    self._begun -= 1
+            self._in_flight.pop(item.token, None)
         self._doubt = True
+
+    def _begins(self, work: Frame | Work) -> bool:
+        """Whether it is to be executed: from here on, nobody takes it back."""
+        with self._guard:
+            if self._running.get(work.claimed.run_id, {}).get(work.claimed.node) is not work:
+                return False
+            work.delivery = "begun"
+            return True
 
     def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | Work:
         registry = self._services.registry
@@ -325,6 +349,8 @@ class Worker:
             task.add_done_callback(self._tasks.discard)
 
     def _run(self, work: Frame | Work) -> None:
+        if not self._begins(work):
+            return
         try:
             self._reports.begins(work)
             if isinstance(work, Frame):
@@ -337,6 +363,8 @@ class Worker:
             self._done(work)
 
     async def _arun(self, work: Frame | Work) -> None:
+        if not self._begins(work):
+            return
         try:
             self._reports.begins(work)
             if isinstance(work, Frame):
@@ -436,7 +464,7 @@ class Worker:
         def token() -> str:
             with self._guard:
                 tokens.append(self._token())
-                self._in_flight.add(tokens[-1])
+                self._in_flight[tokens[-1]] = time.monotonic()
             return tokens[-1]
 
         now = self._services.clock.now()
@@ -450,8 +478,7 @@ class Worker:
             self._doubt, self._next_deadline = True, now
             raise
         finally:
-            with self._guard:
-                self._in_flight.difference_update(set(tokens) - {item.token for item in claimed})
+            self.give_back(set(tokens) - {item.token for item in claimed})
         self.deliver(claimed, journals)
         if claimed:
             self.expect_deadline(now)  # there may be more
@@ -463,7 +490,7 @@ class Worker:
         with self._guard:
             room = max(self._free, 0)
             tokens = [self._token() for _ in range(room)]
-            self._in_flight.update(tokens)
+            self._in_flight |= dict.fromkeys(tokens, time.monotonic())
             self._backlog = False
         claimed: list[Claimed] = []
         begun = time.perf_counter()
@@ -485,8 +512,8 @@ class Worker:
             self._doubt = True
             raise
         finally:
+            self.give_back(set(tokens) - {item.token for item in claimed})
             with self._guard:
-                self._in_flight.difference_update(set(tokens) - {item.token for item in claimed})
                 # As many as asked for: there may be more.
                 self._backlog = self._backlog or len(claimed) == room
         self.deliver(claimed, journals)
