@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,11 +99,8 @@ def test_a_start_that_is_interrupted_anywhere_neither_loses_nor_repeats_its_run(
     names = []
     for line in itertools.count():
         name = f"{definition.name}-{line}"
-        with Interrupt(line) as interrupt:
-            try:
-                app.options(id=name).start(definition, name)
-            except KeyboardInterrupt:
-                pass
+        with Interrupt(line) as interrupt, suppress(KeyboardInterrupt):
+            app.options(id=name).start(definition, name)
         if not interrupt.struck:
             break
         names.append(name)

@@ -8,9 +8,27 @@ import time
 from pathlib import Path
 
 from .campaign import Plan, conduct
-from .faults import FAULTS
+from .faults import Clocks, Fault, Interrupts, Kill9, Sessions
 from .judge import Verdict
 from .places import DATABASES
+from .server_faults import Bouncer, Freezes, FullDisk, Network, ReadOnly, Restarts
+from .standby import Failover, SynchronousFailover
+
+KINDS: tuple[type[Fault], ...] = (
+    Kill9,
+    Sessions,
+    Interrupts,
+    Clocks,
+    Restarts,
+    Freezes,
+    ReadOnly,
+    FullDisk,
+    Bouncer,
+    Network,
+    SynchronousFailover,
+    Failover,
+)
+FAULTS = {fault.name: fault for fault in KINDS}
 
 
 def main(arguments: list[str]) -> int:
@@ -29,6 +47,9 @@ def main(arguments: list[str]) -> int:
     if given.database not in fault.databases:
         print(f"{given.fault} does not exist on {given.database}: only on {', '.join(fault.databases)}")
         return 2
+    if reason := fault.impossible():
+        print(f"skipped {given.fault}: {reason}")
+        return 0
     seed = given.seed if given.seed is not None else int.from_bytes(os.urandom(4))
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = given.evidence / f"{given.fault}-{given.database}-{stamp}-{os.getpid()}"

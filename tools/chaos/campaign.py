@@ -17,7 +17,7 @@ from . import workload
 from .crew import Crew
 from .faults import Fault
 from .judge import Evidence, Verdict, judge
-from .places import Place, place
+from .places import Place
 
 BEGINS_WITHIN = 60.0  # seconds
 
@@ -48,7 +48,7 @@ def conduct(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Verdi
         )
     )
     with ExitStack() as stack:
-        here = stack.enter_context(place(plan.database, plan.folder, private=plan.fault.private))
+        here = stack.enter_context(plan.fault.open_place(plan.database, plan.folder))
         app = stack.enter_context(detent.App(here.url, include=[workload], migrate=True).open(worker=False))
         with app.engine.store.transaction() as tx:
             tx.run(workload.TABLE)
@@ -59,6 +59,8 @@ def conduct(plan: Plan, say: Callable[[str], None] = lambda text: None) -> Verdi
             pause=plan.pause,
             in_flight=plan.in_flight,
             settings=plan.settings,
+            program=plan.fault.program,
+            client_works=plan.fault.client_works,
         )
         stack.callback(crew.close)
         return Campaign(plan, here, app, crew, say).conduct()
@@ -82,6 +84,8 @@ class Campaign:
         faults = self._inject()
         last = time.monotonic()
         self._end()
+        if self._fault.lossy:
+            self._start_again()
         ledger = self._wait_for_all(last + self._plan.ends_within)
         drained = time.monotonic()
         verdict = judge(
@@ -91,7 +95,7 @@ class Campaign:
                 states=self._states(),
                 faults=faults,
                 killed=self._crew.killed,
-                workers_live=self._fault.workers_live,
+                lossy=self._fault.lossy,
                 other=self._other + self._close(),
             )
         )
@@ -129,6 +133,12 @@ class Campaign:
             self._crew.kill(self._crew.client)
         elif code:
             self._other.append(f"the client ended with code {code}")
+        self._say(f"the client has ended with code {code}")
+
+    def _start_again(self) -> None:
+        """What a user does who knows that commits may be lost: the same ids once more."""
+        for number in range(self._started()):
+            workload.start(self._app, number)
 
     def _wait_for_all(self, deadline: float) -> list[tuple[str, str]]:
         """Until every run has written all its rows, or the time is over."""
@@ -145,8 +155,9 @@ class Campaign:
             time.sleep(0.25)
 
     def _started(self) -> int:
-        started = [int(line.place) for line in effects.read(self._crew.log) if line.kind == "started"]
-        return max(started, default=-1) + 1
+        """How many starts were tried; the client tries each until it is confirmed."""
+        tried = [int(line.place) for line in effects.read(self._crew.log) if line.kind == "starting"]
+        return max(tried, default=-1) + 1
 
     def _states(self) -> dict[int, str]:
         known = dict(query(self._app, "SELECT id, state FROM detent_runs"))

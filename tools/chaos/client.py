@@ -8,11 +8,12 @@ import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import detent
 from detent.errors import DatabaseUnavailable
@@ -22,8 +23,29 @@ from tools.chaos import workload
 PAUSE = 0.05  # seconds
 
 
-def main(url: str, stop: str, in_flight: int, **settings: Any) -> None:
-    with detent.App(url, include=[workload], patience=timedelta(seconds=20), **settings).open() as app:
+class Interruptible:
+    """Lets a SIGINT raise KeyboardInterrupt inside of the block, once, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._armed = False
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def __enter__(self) -> None:
+        self._armed = True
+
+    def __exit__(self, *exception: object) -> None:
+        self._armed = False
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            self._armed = False
+            raise KeyboardInterrupt
+
+
+def main(url: str, stop: str, in_flight: int, works: bool) -> None:
+    interruptible = Interruptible()
+    app = detent.App(url, include=[workload], patience=timedelta(seconds=20), grace=timedelta(seconds=5))
+    with app.open(worker=works):
         number = next_number(Path(os.environ[effects.VARIABLE]))
         ended = 0
         while not Path(stop).exists():
@@ -31,7 +53,7 @@ def main(url: str, stop: str, in_flight: int, **settings: Any) -> None:
                 time.sleep(PAUSE)
                 ended = count_ended(app, ended)
                 continue
-            start(app, number)
+            start(app, number, interruptible)
             number += 1
 
 
@@ -39,20 +61,24 @@ def next_number(log: Path) -> int:
     return max((int(line.place) for line in effects.read(log) if line.kind == "started"), default=-1) + 1
 
 
-def start(app: detent.App, number: int) -> None:
-    """Start one run; only a database that is away may keep us from it."""
+def start(app: detent.App, number: int, interruptible: Interruptible) -> None:
+    """Start one run, however often it takes; only a database that is away may raise."""
+    owner = workload.owner_of(number)
     while True:
-        effects.note("starting", workload.owner_of(number), number)
+        effects.note("starting", owner, number)
         try:
-            workload.start(app, number)
+            with interruptible:
+                workload.start(app, number)
         except DatabaseUnavailable as error:
-            effects.note("unavailable", workload.owner_of(number), number, str(error))
+            effects.note("unavailable", owner, number, str(error))
+        except KeyboardInterrupt:
+            effects.note("interrupted", owner, number)
         except Exception as error:
             logging.exception("start %d raised", number)
-            effects.note("raised", workload.owner_of(number), number, repr(error))
+            effects.note("raised", owner, number, repr(error))
             time.sleep(PAUSE)
         else:
-            effects.note("started", workload.owner_of(number), number)
+            effects.note("started", owner, number)
             return
 
 

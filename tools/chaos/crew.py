@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,23 +31,26 @@ class Crew:
         in_flight: int,
         settings: dict[str, Any],
         program: Callable[[int], str] = lambda slot: WORKER,
+        client_works: bool = False,
     ) -> None:
         self.log = folder / "effects.log"
         self.stop_file = folder / "stop"
-        self.killed: dict[int, int] = {}  # process -> when, of the monotonic clock
+        # When processes died, of the monotonic clock; a thousand of them get some numbers twice.
+        self.killed: dict[int, list[int]] = defaultdict(list)
         self.ended_alone: list[str] = []
         self._folder = folder
         self._url = url
         self._in_flight = in_flight
         self._settings = settings
         self._program = program
+        self._client_works = client_works
         self._nursery = Nursery({})
         self._environment = {effects.VARIABLE: str(self.log), "DETENT_ACCEPTANCE_PAUSE": str(pause)}
         self.workers = [self._worker(slot) for slot in range(workers)]
         self.client = self._client()
 
     def kill(self, member: Member) -> None:
-        self.killed[member.pid] = time.monotonic_ns()
+        self.killed[member.pid].append(time.monotonic_ns())
         member.kill()
 
     def kill_worker(self, slot: int) -> int:
@@ -67,7 +71,7 @@ class Crew:
         for slot, worker in enumerate(self.workers):
             if not worker.alive:
                 self.ended_alone.append(f"worker {worker.pid} with code {worker.wait(1)}")
-                self.killed[worker.pid] = time.monotonic_ns()
+                self.killed[worker.pid].append(time.monotonic_ns())
                 self.workers[slot] = self._worker(slot)
         if not self.client.alive and not self.stop_file.exists():
             self.ended_alone.append(f"client {self.client.pid} with code {self.client.wait(1)}")
@@ -97,5 +101,10 @@ class Crew:
         return self._nursery.fork(self._program(slot), [WORKLOAD, given], log, self._environment)
 
     def _client(self) -> Member:
-        given = {"url": self._url, "stop": str(self.stop_file), "in_flight": self._in_flight}
+        given = {
+            "url": self._url,
+            "stop": str(self.stop_file),
+            "in_flight": self._in_flight,
+            "works": self._client_works,
+        }
         return self._nursery.fork(CLIENT, [json.dumps(given)], self._folder / "client.log", self._environment)

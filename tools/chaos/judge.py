@@ -1,5 +1,6 @@
 """The verdict: what must hold of the ledger and of the log, and the figures."""
 
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +23,8 @@ class Evidence:
     ledger: Sequence[tuple[str, str]]
     states: Mapping[int, str]  # what Detent says of each run; "" where it does not know it
     faults: Sequence[int]  # when they happened, of the monotonic clock in nanoseconds
-    killed: Mapping[int, int]  # process -> when
-    workers_live: bool  # no fault of this campaign ends a worker, or ends only those in `killed`
+    killed: Mapping[int, Sequence[int]]  # process -> when it died; its number may be used again
+    lossy: bool = False  # the database itself may have lost commits: then steps run again
     other: list[str] = field(default_factory=list)  # what went wrong beside
 
 
@@ -84,13 +85,15 @@ def judge(evidence: Evidence) -> Verdict:
         *_complain("runs ended otherwise", [(workload.run_id(n), s) for n, s in strange.items()]),
         *_complain("transactional effects are missing", sorted(missing)),
         *_complain("transactional effects are there too often", sorted(surplus)),
-        *_complain("steps ran again after their record", late),
-        *_complain("results changed", changed),
-        *_complain("starts raised", [(line.run, line.value) for line in raised]),
         *evidence.other,
     ]
-    if evidence.workers_live:
-        broken += _complain("steps of a living worker ran again", unexplained)
+    if not evidence.lossy:
+        broken += [
+            *_complain("steps ran again after their record", late),
+            *_complain("steps of a living worker ran again", unexplained),
+            *_complain("results changed", changed),
+            *_complain("starts raised", [(line.run, line.value) for line in raised]),
+        ]
     return Verdict(figures, broken)
 
 
@@ -125,7 +128,7 @@ def unexplained_repeats(evidence: Evidence) -> list[tuple[Effect, Effect]]:
         for before, again in pairwise(lines)
         if before.kind == "begin"
         and not before.run.startswith("ledger:")
-        and evidence.killed.get(before.pid, again.at + 1) > again.at
+        and not before.at <= _death(evidence, before) <= again.at
     ]
 
 
@@ -151,10 +154,15 @@ def _interrupted(evidence: Evidence) -> Iterable[float]:
     ended = {(line.run, line.place, line.pid) for line in evidence.log if line.kind == "end"}
     for lines in _begun(evidence.log).values():
         for before, again in pairwise(lines):
-            died = evidence.killed.get(before.pid)
+            died = _death(evidence, before)
             interrupted = (before.run, before.place, before.pid) not in ended
-            if before.kind == "begin" and interrupted and died is not None and again.at > died:
+            if before.kind == "begin" and interrupted and died < again.at:
                 yield (again.at - died) / 1e9
+
+
+def _death(evidence: Evidence, line: Effect) -> float:
+    """When the process that wrote this line died; infinity where nobody killed it."""
+    return min((at for at in evidence.killed.get(line.pid, ()) if at >= line.at), default=math.inf)
 
 
 def _begun(log: Sequence[Effect]) -> dict[Step, list[Effect]]:

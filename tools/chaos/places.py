@@ -15,6 +15,8 @@ import pymysql
 
 from tools import servers
 
+from .proxy import Proxy
+
 DATABASES = ("sqlite", "postgres", "mysql")
 
 
@@ -24,8 +26,27 @@ class Place:
 
     kind: str
     url: str  # for the workers and the client
-    admin: "Admin | None" = None  # None: SQLite has no server
-    control: str | None = None  # for a server that may be stopped: see tools/servers.py
+    folder: Path
+
+
+@dataclass(frozen=True)
+class ServerPlace(Place):
+    """One on a server."""
+
+    admin: "Admin"
+    control: str  # names the file by which a private server is stopped: see tools/servers.py
+
+    @property
+    def pid(self) -> int:
+        """The server's main process."""
+        return int(Path(servers.Control.read(self.control).pid_file).read_text())
+
+
+@dataclass(frozen=True)
+class ProxiedPlace(ServerPlace):
+    """One that the workers reach through a proxy of ours."""
+
+    proxy: Proxy
 
 
 class Admin:
@@ -85,7 +106,13 @@ class Admin:
 
     def _connect(self) -> Any:
         if not self.is_mysql:
-            return psycopg.connect(self.server, autocommit=True, application_name="chaos")
+            # Also where a fault has made the server read-only.
+            return psycopg.connect(
+                self.server,
+                autocommit=True,
+                application_name="chaos",
+                options="-c default_transaction_read_only=off",
+            )
         place = urlsplit(self.server)
         return pymysql.connect(
             host=place.hostname,
@@ -102,30 +129,72 @@ class Admin:
 
 
 @contextmanager
-def place(kind: str, folder: Path, *, private: bool) -> Iterator[Place]:
-    """A fresh database.  It goes when all is over; SQLite's file stays with the evidence."""
-    if kind == "sqlite":
-        yield Place(kind, f"sqlite:///{folder / 'detent.db'}")
+def sqlite(folder: Path) -> Iterator[Place]:
+    """A file, which stays with the evidence."""
+    yield Place("sqlite", f"sqlite:///{folder / 'detent.db'}", folder)
+
+
+@contextmanager
+def shared(kind: str, folder: Path) -> Iterator[ServerPlace]:
+    """A fresh database on the server that the environment names; without one, on a private server."""
+    url = os.environ.get(variable(kind, "URL"))
+    if not url:
+        with private(kind, folder) as here:
+            yield here
         return
-    with server(kind, private=private) as variables:
-        url = variables[f"DETENT_TEST_{kind.upper()}_URL"]
-        admin = Admin(url, f"chaos_{uuid4().hex[:12]}")
-        admin.create()
-        here = urlsplit(url)._replace(path=f"/{admin.database}").geturl()
-        yield Place(kind, here, admin, variables.get(f"DETENT_TEST_{kind.upper()}_CONTROL"))
-        if not private:
-            _drop(admin)
+    admin = Admin(url, fresh_name())
+    admin.create()
+    try:
+        yield ServerPlace(kind, with_database(url, admin.database), folder, admin, "")
+    finally:
+        _drop(admin)
         admin.close()
 
 
 @contextmanager
-def server(kind: str, *, private: bool) -> Iterator[dict[str, str]]:
-    """The server that the environment names; or a new one, which we may stop and kill."""
-    if not private and os.environ.get(f"DETENT_TEST_{kind.upper()}_URL"):
-        yield dict(os.environ)
-        return
+def private(kind: str, folder: Path) -> Iterator[ServerPlace]:
+    """A fresh database on a server of its own, which may be stopped and killed."""
     with servers.running({kind}, private=True) as variables:
-        yield variables
+        admin = Admin(variables[variable(kind, "URL")], fresh_name())
+        admin.create()
+        url = with_database(admin.server, admin.database)
+        yield ServerPlace(kind, url, folder, admin, variables[variable(kind, "CONTROL")])
+        admin.close()
+
+
+@contextmanager
+def bounced(folder: Path) -> Iterator[ServerPlace]:
+    """PostgreSQL behind a PgBouncer; `control` is PgBouncer's."""
+    with servers.running({"postgres", "pgbouncer"}, private=True) as variables:
+        admin = Admin(variables[variable("postgres", "URL")], fresh_name())
+        admin.create()
+        url = with_database(variables[variable("pgbouncer", "URL")], admin.database)
+        control = variables[variable("pgbouncer", "CONTROL")]
+        yield ServerPlace("postgres", f"{url}?pgbouncer=true", folder, admin, control)
+        admin.close()
+
+
+@contextmanager
+def proxied(kind: str, folder: Path) -> Iterator[ProxiedPlace]:
+    """A private server that the workers reach through a proxy."""
+    with private(kind, folder) as behind:
+        port = urlsplit(behind.url).port
+        assert port is not None
+        with Proxy(port) as proxy:
+            url = behind.url.replace(f":{port}/", f":{proxy.port}/")
+            yield ProxiedPlace(kind, url, folder, behind.admin, behind.control, proxy)
+
+
+def variable(kind: str, what: str) -> str:
+    return f"DETENT_TEST_{kind.upper()}_{what}"
+
+
+def fresh_name() -> str:
+    return f"chaos_{uuid4().hex[:12]}"
+
+
+def with_database(url: str, name: str) -> str:
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
 def _drop(admin: Admin) -> None:
