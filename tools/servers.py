@@ -189,7 +189,7 @@ class MariaDB(Kind):
             accounts,
             "CREATE DATABASE IF NOT EXISTS detent CHARACTER SET utf8mb4;\n"
             f"CREATE USER IF NOT EXISTS 'detent'@'%' IDENTIFIED BY '{password}';\n"
-            "GRANT ALL PRIVILEGES ON *.* TO 'detent'@'%';\n",
+            "GRANT ALL PRIVILEGES ON *.* TO 'detent'@'%' WITH GRANT OPTION;\n",
         )
         return [
             mariadbd,

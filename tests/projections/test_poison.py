@@ -7,6 +7,7 @@ import pytest
 
 from detent import AsyncView, Projection, Recorded, Retry, View
 from detent.errors import DatabaseUnavailable, ProjectionBehind, ProjectionBlocked, ProjectionNotBlocked
+from detent.runtime.transactions import Transaction
 from detent.stores.base import Trouble
 from tests.functions.world import eventually
 from tests.projections.conftest import Timeless
@@ -227,6 +228,42 @@ def test_our_own_database_that_is_away_is_not(timeless: Timeless, monkeypatch: p
     app.settle_down()
     assert seen == 0
     assert totals(app, Picky) == {"a": 13}
+
+
+def test_a_database_that_refuses_writes_is_not_poison(
+    timeless: Timeless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, a server that became read-only: it answers what only reads."""
+
+    class Refused(Exception):
+        pass
+
+    class Writing(Totals):
+        tries = 0
+
+        def apply(self, event: Recorded[Any], view: View) -> None:
+            type(self).tries += 1
+            super().apply(event, view)
+            view.tx.execute("SELECT 1")
+
+    app = timeless(Writing)
+    driver: Any = app.engine.store.driver
+    trouble = driver.trouble
+    monkeypatch.setattr(
+        driver, "trouble", lambda error: Trouble.GONE if isinstance(error, Refused) else trouble(error)
+    )
+    cursor = Transaction.cursor
+
+    def refuse(self: Transaction) -> Any:
+        if Writing.tries < 3:
+            raise Refused
+        return cursor(self)
+
+    monkeypatch.setattr(Transaction, "cursor", refuse)
+    add(app, 1)
+    eventually(lambda: totals(app, Writing) == {"a": 1})
+    assert Writing.tries == 3
+    assert status(app).failures == 0
 
 
 def test_a_deadlock_is_not_poison(timeless: Timeless, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,14 +112,16 @@ class Campaign:
             time.sleep(0.05)
 
     def _inject(self) -> list[int]:
+        """All faults; gives when each of them was over."""
         mean = self._plan.mean or self._fault.mean
         times: list[int] = []
         with (self._plan.folder / "faults.log").open("w") as file:
             for number in range(self._plan.count):
                 time.sleep(min(self._chance.expovariate(1 / mean), 4 * mean))
                 self._crew.replace_fallen()
-                times.append(time.monotonic_ns())
-                print(times[-1], self._fault.inject(), file=file, flush=True)
+                began, what = time.monotonic_ns(), self._fault.strike()
+                times.append(self._fault.restored)
+                print(began, times[-1], what, file=file, flush=True)
                 if (number + 1) % 100 == 0:
                     self._say(f"{number + 1} faults")
         self._fault.close()

@@ -31,6 +31,7 @@ class Fault(ABC):
         self.place = place
         self.crew = crew
         self.chance = chance
+        self.restored = 0  # when the last one was over, of the monotonic clock in nanoseconds
 
     @classmethod
     def open_place(cls, database: str, folder: Path) -> AbstractContextManager[Place]:
@@ -46,6 +47,13 @@ class Fault(ABC):
     def program(cls, slot: int) -> str:
         """What the worker of this number runs."""
         return WORKER
+
+    def strike(self) -> str:
+        """Inject it once, and note when it was over."""
+        self.restored = 0
+        what = self.inject()
+        self.restored = self.restored or time.monotonic_ns()
+        return what
 
     @abstractmethod
     def inject(self) -> str:

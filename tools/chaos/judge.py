@@ -22,7 +22,7 @@ class Evidence:
     log: Sequence[Effect]
     ledger: Sequence[tuple[str, str]]
     states: Mapping[int, str]  # what Detent says of each run; "" where it does not know it
-    faults: Sequence[int]  # when they happened, of the monotonic clock in nanoseconds
+    faults: Sequence[int]  # when they were over, of the monotonic clock in nanoseconds
     killed: Mapping[int, Sequence[int]]  # process -> when it died; its number may be used again
     lossy: bool = False  # the database itself may have lost commits: then steps run again
     other: list[str] = field(default_factory=list)  # what went wrong beside
@@ -136,8 +136,8 @@ def recoveries(evidence: Evidence) -> list[float]:
     """Seconds, sorted.
 
     Where processes were killed: from the death to the moment at which a body that it interrupted runs
-    again, one sample for each such body.  Elsewhere: from the fault to the next result that some workflow
-    received, which proves a commit, one sample for each fault.
+    again, one sample for each such body.  Elsewhere: from the end of the fault to the next result that some
+    workflow received, which proves a commit, one sample for each fault.
     """
     if evidence.killed:
         return sorted(_interrupted(evidence))

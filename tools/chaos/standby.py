@@ -166,6 +166,7 @@ class Failover(Fault):
         primary, standby = self.place.pair
         primary.crash()
         standby.promote()
+        self.restored = time.monotonic_ns()
         promoted = f"{standby.address} took the place of {primary.address}"
         self.place.pair.reverse()
         self.attach(self.place.pair)

@@ -376,7 +376,10 @@ class _Each:
     def _judge(self, row: EventRow, error: BaseException) -> None:
         """Raise `_Poisoned` where it is the event that is to blame."""
         trouble = self._driver.trouble(error)
-        if trouble is Trouble.RETRY or (trouble is Trouble.GONE and not self._answers()):
+        if trouble is Trouble.RETRY:
+            return
+        # A disk that is full, or a server that is read-only, answers what only reads.
+        if trouble is Trouble.GONE and (error is self._tx.refusal or not self._answers()):
             return
         raise _Poisoned(row.position, error) from error
 

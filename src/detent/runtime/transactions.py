@@ -34,20 +34,28 @@ class Transaction:
 
     def execute(self, statement: str, parameters: Any = None) -> Any:
         """Execute a statement, and return its cursor."""
-        cursor = self.cursor()
-        was_open = self._is_open()
-        if parameters is None:  # not an empty tuple: with it, some drivers look for % in the statement
-            cursor.execute(statement)
-        else:
-            cursor.execute(statement, parameters)
+        try:
+            cursor = self.cursor()
+            was_open = self._is_open()
+            if parameters is None:  # not an empty tuple: with it, some drivers look for % in the statement
+                cursor.execute(statement)
+            else:
+                cursor.execute(statement, parameters)
+        except Exception as error:
+            self._tx.refusal = error
+            raise
         if was_open and not self._tx.may_end and not self._is_open():
             self._tx.ended = True
             raise TransactionEnded(self._tx.owner)
         return cursor
 
     def executemany(self, statement: str, parameters: Any) -> Any:
-        cursor = self.cursor()
-        cursor.executemany(statement, parameters)
+        try:
+            cursor = self.cursor()
+            cursor.executemany(statement, parameters)
+        except Exception as error:
+            self._tx.refusal = error
+            raise
         return cursor
 
     def leave(self) -> None:

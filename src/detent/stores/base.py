@@ -321,7 +321,7 @@ class Driver(Protocol):
 class Tx:
     """Statements in one transaction."""
 
-    __slots__ = ("_deferring", "changed", "connection", "driver", "made_ready", "news", "sql")
+    __slots__ = ("_deferring", "changed", "connection", "driver", "made_ready", "news", "refusal", "sql")
 
     def __init__(self, driver: Driver, connection: Any) -> None:
         self.driver = driver
@@ -331,6 +331,7 @@ class Tx:
         self._deferring = driver.deferring(connection)
         self.made_ready = False  # whether there is work in it, for our own worker too
         self.changed: list[RunChange | Recovered] = []  # to be reported once it is committed
+        self.refusal: Exception | None = None  # what a statement of the user's met here
 
     def cursor(self) -> Any:
         """A cursor that returns tuples."""
