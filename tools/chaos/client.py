@@ -46,19 +46,22 @@ def main(url: str, stop: str, in_flight: int, works: bool) -> None:
     interruptible = Interruptible()
     app = detent.App(url, include=[workload], patience=timedelta(seconds=20), grace=timedelta(seconds=5))
     with app.open(worker=works):
-        number = next_number(Path(os.environ[effects.VARIABLE]))
+        number, tried = next_number(Path(os.environ[effects.VARIABLE]))
         ended = 0
-        while not Path(stop).exists():
-            if number - ended >= in_flight:
+        while tried or not Path(stop).exists():
+            if number - ended >= in_flight and not tried:
                 time.sleep(PAUSE)
                 ended = count_ended(app, ended)
                 continue
             start(app, number, interruptible)
-            number += 1
+            number, tried = number + 1, False
 
 
-def next_number(log: Path) -> int:
-    return max((int(line.place) for line in effects.read(log) if line.kind == "started"), default=-1) + 1
+def next_number(log: Path) -> tuple[int, bool]:
+    """The first start that was not confirmed, and whether it was tried: then it is tried to its end."""
+    lines = effects.read(log)
+    number = max((int(line.place) for line in lines if line.kind == "started"), default=-1) + 1
+    return number, any(line.kind == "starting" and int(line.place) == number for line in lines)
 
 
 def start(app: detent.App, number: int, interruptible: Interruptible) -> None:

@@ -87,8 +87,10 @@ class Nursery:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
+        self._process.stdout.close()
 
     def _ask(self, **request: Any) -> int:
         assert self._process.stdin is not None

@@ -121,7 +121,9 @@ class FullDisk(Fault):
             if database == "sqlite":
                 yield Place(database, f"sqlite:///{disk / 'detent.db'}", disk)
                 return
-            with mock.patch.object(tempfile, "tempdir", str(disk)), places.private(database, disk) as here:
+            # The process that keeps the servers makes its folder there.
+            with mock.patch.dict(os.environ, TMPDIR=str(disk)), places.private(database, disk) as here:
+                assert Path(servers.Control.read(here.control).folder).is_relative_to(disk)
                 yield here
 
     def inject(self) -> str:

@@ -54,7 +54,8 @@ class Instance:
     def follow(self, primary: "Instance") -> None:
         """Begin as a standby."""
         self._empty()
-        copy = servers.find_program("pg_basebackup")
+        # Beside the server: what Debian has on the PATH is a script that goes by its own name.
+        copy = str(Path(servers.find_program("postgres")).with_name("pg_basebackup"))
         into = str(self.home / "data")
         argv = [copy, "-d", primary.url, "-D", into, "-R", "-X", "stream", "-c", "fast"]
         servers._tool(argv, self.home, self._user)
