@@ -16,12 +16,12 @@ from tools.chaos.standby import SynchronousFailover
 pytestmark = pytest.mark.acceptance
 
 SHORT: tuple[tuple[type[Fault], str, int], ...] = (
-    (Kill9, "sqlite", 8),
-    (Kill9, "postgres", 8),
-    (Kill9, "mysql", 8),
-    (Sessions, "postgres", 20),
-    (Sessions, "mysql", 20),
-    (Interrupts, "sqlite", 40),
+    (Kill9, "sqlite", 5),
+    (Kill9, "postgres", 5),
+    (Kill9, "mysql", 5),
+    (Sessions, "postgres", 10),
+    (Sessions, "mysql", 10),
+    (Interrupts, "sqlite", 25),
 )
 LONG: tuple[tuple[type[Fault], str, int], ...] = (
     *((fault, database, 40) for fault in (Interrupts, Clocks) for database in fault.databases),
