@@ -24,18 +24,15 @@ from functools import partial
 import msgspec
 
 from ..ids import uuid7
-from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Settle, Step, WorkerRow
-from ..kernel.settle import LETTERS, Ending, Outcome, settle
-from ..runtime.failures import encode_error
+from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Step, WorkerRow
 from ..runtime.frames import Frame
-from ..runtime.letters import letter
-from ..runtime.mains import arun_main, context_of, key_of, run_main
-from ..runtime.node_kinds import node_work
+from ..runtime.mains import arun_main, context_of, run_main
 from ..runtime.services import Services
-from ..runtime.spawned import SpawnedStep, Work
+from ..runtime.spawned import Work
 from ..stores.base import Trouble
 from ..stores.trail import Trail
 from .heart import Heart
+from .kinds import broken_off, work_of
 from .projector import Projector
 from .reporting import WorkerReports
 from .upkeep import Upkeep
@@ -290,7 +287,7 @@ class Worker:
     def _deliver(self, item: Claimed, steps: list[Step]) -> Frame | Work | None:
         """Make it known as running, and begin it in a thread if it is sync; None where that failed."""
         try:
-            work = self._prepare(item, steps)
+            work = work_of(self._services, item, steps)
             with self._guard:
                 if item.token not in self._in_flight:  # forgotten meanwhile, and perhaps handed back
                     self._doubt = True
@@ -328,16 +325,6 @@ class Worker:
                 return False
             work.delivery = "begun"
             return True
-
-    def _prepare(self, item: Claimed, steps: list[Step]) -> Frame | Work:
-        registry = self._services.registry
-        if item.kind == "main":
-            return Frame(self._services, item, registry.workflow(item.job), steps)
-        if item.kind == "node":
-            return node_work(self._services, item, steps)
-        if item.kind in LETTERS:
-            return letter(self._services, item)
-        return SpawnedStep(self._services, item, registry.step(item.job), steps)
 
     def _begin(self, work: list[Frame | Work]) -> None:
         """On the loop."""
@@ -383,20 +370,7 @@ class Worker:
             return
         context = context_of(work) if isinstance(work, Frame) else work.context
         now = self._services.clock.now()
-        plan = settle(
-            claimed, Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
-        )
-        self._services.committer.post(
-            Settle(
-                worker=claimed.worker,
-                key=key_of(claimed),
-                token=claimed.token,
-                now=now,
-                plan=plan,
-                about=claimed,
-            ),
-            forever=True,
-        )
+        self._services.committer.post(broken_off(claimed, error, now), forever=True)
         self._services.failed(
             error, context, f"executing {claimed.node!r} broke; the run is paused", level=logging.ERROR
         )

@@ -1,0 +1,40 @@
+"""From a claimed execution to the object that executes it, and what to write when that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..kernel.model import Claimed, Settle, Step
+from ..kernel.settle import LETTERS, Ending, Outcome, settle
+from ..runtime.failures import encode_error
+from ..runtime.frames import Frame
+from ..runtime.letters import letter
+from ..runtime.mains import key_of
+from ..runtime.node_kinds import node_work
+from ..runtime.services import Services
+from ..runtime.spawned import SpawnedStep, Work
+
+
+def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame | Work:
+    """What executes a claimed execution."""
+    registry = services.registry
+    if item.kind == "main":
+        return Frame(services, item, registry.workflow(item.job), steps)
+    if item.kind == "node":
+        return node_work(services, item, list(steps))
+    if item.kind in LETTERS:
+        return letter(services, item)
+    return SpawnedStep(services, item, registry.step(item.job), steps)
+
+
+def broken_off(claimed: Claimed, error: BaseException, now: int) -> Settle:
+    """The end of an execution by an error of ours, or one like SystemExit: it pauses the run."""
+    ending = Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
+    return Settle(
+        worker=claimed.worker,
+        key=key_of(claimed),
+        token=claimed.token,
+        now=now,
+        plan=settle(claimed, ending),
+        about=claimed,
+    )
