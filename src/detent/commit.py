@@ -31,7 +31,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from .asides import Asides
-from .entries import Entry, came_second, new_executions, resolve, size_of
+from .entries import Entry, came_second, new_executions, parts, resolve, size_of
 from .errors import DatabaseUnavailable, DetentError, InvalidDecision
 from .events import Committed
 from .forks import Refusal
@@ -40,7 +40,7 @@ from .kernel.model import Operation
 from .observe import Observer
 from .stores.base import Lessor, Line, Trouble, user_transaction
 from .stores.batch import Applied, drop_lease
-from .stores.courses import MustGoAlone, without_repeats
+from .stores.courses import MustGoAlone
 from .stores.sql import PartlyApplied, SqlStore
 
 log = logging.getLogger("detent")
@@ -371,7 +371,7 @@ class Committer:
             groups.append(group)
             return error
         if len(group) > 1:
-            groups += reversed(_parts(group, error))
+            groups += reversed(parts(group, error))
         elif group:
             again = self._refuse(group[0], error)
             if again is not None:
@@ -576,20 +576,6 @@ class Committer:
                 self._batch += found
                 self._queue = deque(entry for entry in self._queue if entry not in found)
         return found
-
-
-def _parts(group: list[Entry], error: Exception) -> list[list[Entry]]:
-    """Two parts of a batch that failed; each run's operations stay in their order."""
-    if isinstance(error, MustGoAlone):
-        first = set(without_repeats([entry.operation for entry in group], error.runs))
-        parts = [
-            [entry for place, entry in enumerate(group) if place in first],
-            [entry for place, entry in enumerate(group) if place not in first],
-        ]
-        if all(parts):
-            return parts
-    half = len(group) // 2
-    return [group[:half], group[half:]]
 
 
 def _blocked(store: SqlStore, entry: Entry) -> Exception:

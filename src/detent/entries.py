@@ -10,6 +10,7 @@ from typing import Any
 
 from .kernel.decide import Decide, Decided, Enqueue
 from .kernel.model import NewExecution, Operation, Record, Settle, Settled, Start, Verdict
+from .stores.courses import MustGoAlone, without_repeats
 
 
 class Entry:
@@ -132,3 +133,17 @@ def came_second(answer: Any) -> bool:
     if isinstance(answer, Decided):
         return answer.stale
     return isinstance(answer, list) and any(not started.created for started in answer)
+
+
+def parts(group: list[Entry], error: Exception) -> list[list[Entry]]:
+    """Two parts of a batch that failed; each run's operations stay in their order."""
+    if isinstance(error, MustGoAlone):
+        first = set(without_repeats([entry.operation for entry in group], error.runs))
+        parts = [
+            [entry for place, entry in enumerate(group) if place in first],
+            [entry for place, entry in enumerate(group) if place not in first],
+        ]
+        if all(parts):
+            return parts
+    half = len(group) // 2
+    return [group[:half], group[half:]]

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any
 
 from ..errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
-from ..kernel.model import Operation, Step, WorkerRow
+from ..kernel.model import Operation, WorkerRow
 from .addresses import unreadable
 from .base import (
     KEEP_BUSY,
@@ -36,11 +36,11 @@ from .base import (
     named_to_pyformat,
     pyformat,
 )
-from .dialect import columns_of, kind_of
+from .postgres_statements import HELD_LOCKS, PostgresDialect, end, record
 from .queries import build_queries
-from .quick import End, quick_batch
+from .quick import quick_batch
 from .servers import ServerDriver
-from .statements import ACTIVE_HERO, FINAL_STEP, Statements, build
+from .statements import Statements, build
 from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 
 try:
@@ -65,122 +65,7 @@ _CHANNEL = "detent"
 _MARK = "SET LOCAL detent.marked = 'yes'"
 _CHECK = "SELECT 1 / CASE WHEN current_setting('detent.marked', true) = 'yes' THEN 1 ELSE 0 END"
 _NOT_MARKED = b"22012"  # division by zero
-_TYPES = {"int": "bigint", "long": "text", "text": "text"}
-_HELD_LOCKS = (
-    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
-    " WHERE locktype = 'advisory' AND granted"
-    "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
 _MIGRATION_LOCK = 0x6465_7465_6E74  # "detent"
-
-
-class PostgresDialect:
-    server_now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)"
-    skip_locked = "SKIP LOCKED"
-    bytewise = 'COLLATE "C"'
-    # Conflicts with deleting the row, not with the heartbeat's update of it.
-    fence = "FOR KEY SHARE"
-    hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
-    dead = ""
-    died = "e.finished_at"
-    hero = ACTIVE_HERO
-
-    def held(self, lock_no: str) -> str:
-        return f"CASE WHEN {lock_no} IN ({_HELD_LOCKS}) THEN 1 ELSE 0 END"
-
-    def lock(self, alias: str) -> str:
-        return f"FOR UPDATE OF {alias}"
-
-    def by(self, index: str) -> str:
-        return ""
-
-    def rows(self, *columns: str) -> str:
-        types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
-        return f"json_to_recordset(CAST(:rows AS json)) AS x({types})"
-
-    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
-        return f"JOIN {table} AS {alias}"
-
-    def one_of(self, column: str, field: str) -> str:
-        return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field)}))"
-
-    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
-        return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
-
-    def upsert_unless(
-        self,
-        table: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...],
-        updated: tuple[str, ...],
-        unless: str,
-    ) -> str:
-        names = ", ".join(columns)
-        changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)}"
-            f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
-        )
-
-    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
-        names = ", ".join(columns)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)}"
-            f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
-        )
-
-    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
-        same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
-        return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"
-
-    def beyond(self, at: str, id: str, sign: str) -> str:
-        return f"({at}, {id}) {sign} (:at, :id)"
-
-    def gathered(self, name: str, *values: str) -> str:
-        return f"CAST(json_object_agg({name}, json_build_array({', '.join(values)})) AS text)"
-
-
-def _record(dialect: PostgresDialect) -> str:
-    """Journal entries of one worker, fenced, in one statement and so in one round trip."""
-    columns = columns_of(Step)
-    names = ", ".join(columns)
-    changes = ", ".join(f"{c} = excluded.{c}" for c in columns[2:])
-    return named_to_pyformat(f"""
-WITH office AS (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE)
-INSERT INTO detent_steps ({names})
-SELECT {names} FROM {dialect.rows(*columns)}
- WHERE EXISTS (SELECT 1 FROM office)
-    ON CONFLICT (run_id, step_key) DO UPDATE SET {changes}
- WHERE detent_steps.state NOT IN {FINAL_STEP}""")
-
-
-def _end(dialect: PostgresDialect) -> str:
-    """Ends of functions and of their runs, fenced, in one statement; answers which runs have ended.
-
-    Only runs that are ready, and that no other process watches: the others go the long way.  Runs are
-    locked first, in the order of their ids, as everywhere.
-    """
-    return named_to_pyformat(f"""
-WITH office AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
-     run AS MATERIALIZED (
-SELECT x.*, r.state AS was, r.watched AS watched
-  FROM {dialect.rows(*columns_of(End))}
-  JOIN detent_runs AS r ON r.id = x.run_id
- WHERE EXISTS (SELECT 1 FROM office)
- ORDER BY r.id COLLATE "C"
-   FOR UPDATE OF r),
-     ended AS (
-UPDATE detent_executions AS t
-   SET state = run.state, outcome = run.outcome, result = run.result, error = run.error,
-       finished_at = run.finished_at, ancestry_hash = NULL
-  FROM run
- WHERE t.run_id = run.run_id AND t.node = run.node AND t.attempt = run.attempt
-   AND t.state = 'executing' AND t.token = run.token AND run.was = 'ready' AND run.watched = 0
-RETURNING t.run_id, run.run_state, run.result, run.error, run.finished_at)
-UPDATE detent_runs AS r
-   SET state = ended.run_state, result = ended.result, error = ended.error, finished_at = ended.finished_at
-  FROM ended WHERE r.id = ended.run_id
-RETURNING r.id""")
 
 
 def _committed(status: str) -> None:
@@ -232,8 +117,8 @@ class PostgresDriver(ServerDriver):
     largest = 1 << 29  # a value has at most 1 GB
     statements: Statements = pyformat(build(PostgresDialect()))
     queries = build_queries(PostgresDialect())
-    _quick_record = _record(PostgresDialect())
-    _quick_end = _end(PostgresDialect())
+    _quick_record = record(PostgresDialect())
+    _quick_end = end(PostgresDialect())
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:
@@ -444,8 +329,11 @@ class PostgresDriver(ServerDriver):
                 written = tx.run(self._quick_record, worker=found.worker, rows=batch(steps))
                 return found.answers(recorded=written == len(steps), ended=set())
             # Asked in a row: both go to the server at once.
-            record = f"{self._quick_record} RETURNING 1"
-            recorded = tx.ask(record, worker=found.worker, rows=batch(steps)) if steps else list
+            recorded = (
+                tx.ask(f"{self._quick_record} RETURNING 1", worker=found.worker, rows=batch(steps))
+                if steps
+                else list
+            )
             ended = tx.ask(self._quick_end, worker=found.worker, rows=batch(ends))
             return found.answers(recorded=len(recorded()) == len(steps), ended={row[0] for row in ended()})
 
@@ -539,7 +427,7 @@ class AdvisoryLocks:
         return self._connection
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        rows = self._open().execute(_HELD_LOCKS).fetchall()
+        rows = self._open().execute(HELD_LOCKS).fetchall()
         held = {row[0] for row in rows}
         return {worker.id for worker in workers if worker.lock_no not in held}
 
