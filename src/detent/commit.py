@@ -168,18 +168,18 @@ class Committer:
         self._handed_over.release()
 
     def _post(self, entry: Entry) -> None:
-        closing = self._closing.is_set()  # then the thread is leaving, and the caller leads:
-        # unless it is the body of a transactional step, which must not write beside its transaction.
-        may_lead = not closing or user_transaction.get() is None
         handed_over = False
         try:
             with self._mutex:
-                if not closing and not self._start_thread():
-                    raise RuntimeError("no thread could be started to commit; the operation was not begun")
+                # While closing the thread is leaving, and there may be none.  Then the caller leads: that
+                # holds up its loop for a commit, where an error would fail what it carries out.
+                alone = self._closing.is_set() or not self._start_thread()
                 self._queue.append(entry)
-                if self._leading is None and may_lead:
-                    handed_over = not closing
-                    self._leading = entry if closing else _SERVER
+                # Not the body of a transactional step, which must not write beside its transaction:
+                # the next caller, or close(), commits what it has queued.
+                if self._leading is None and (not alone or user_transaction.get() is None):
+                    handed_over = not alone
+                    self._leading = entry if alone else _SERVER
         finally:
             if handed_over:  # also by a caller that is interrupted here
                 self._handed_over.release()
@@ -300,7 +300,12 @@ class Committer:
 
         Every line may be interrupted, and then all of it is done once more.
         """
-        if self._leading is entry:
+        with self._mutex:
+            entry.gone = True  # it may come back into the queue with a batch; nobody hands on to it there
+            leads = self._leading is entry
+            if not leads and entry in self._queue:
+                self._queue.remove(entry)
+        if leads:
             self._leader = None
             for other in self._batch:
                 if not other.answered and other is not entry and other not in self._asides:
@@ -313,10 +318,6 @@ class Committer:
             self._hand_on(entry)
             if self._leading is entry:  # while closing, and with callers on a loop only
                 self._lead(entry)
-        else:
-            with self._mutex:
-                if entry in self._queue:
-                    self._queue.remove(entry)
         self._asides.forget(entry)
         self._asides.wake()
         self._wake_leader()  # the next leader may not have been woken yet

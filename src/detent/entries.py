@@ -26,6 +26,7 @@ class Entry:
         "doubted",
         "error",
         "future",
+        "gone",
         "interruptions",
         "loop",
         "may_lead",
@@ -47,6 +48,7 @@ class Entry:
         self.retried = False  # it was in doubt once: "somebody else did it" may mean ourselves
         self.reason: Exception | None = None  # why the last try aside did not commit it
         self.tries = 0  # aside
+        self.gone = False  # its caller was interrupted: it waits no more, and cannot lead
         self.interruptions = 0
         self.may_lead = False
         self.future: asyncio.Future[Any] | None = None
@@ -71,7 +73,7 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        return self._signal is not None
+        return self._signal is not None and not self.gone
 
     def succeed(self, answer: Any) -> None:
         self.answer = answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import linecache
 import random
@@ -463,7 +464,39 @@ def test_runs_that_are_recounted_share_their_commits() -> None:
     assert store.committed == [f"{run}.{node}" for node in range(10) for run in range(100)]
 
 
-def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_has_left_is_not_made_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left while its operation was in a batch, whose leader was then interrupted, too."""
+    store = FakeStore()
+    wait, taken, left = Entry.wait, threading.Event(), threading.Event()
+
+    def wait_or_leave(entry: Entry) -> None:
+        if cast(Record, entry.operation).run_id == "leaves":
+            assert taken.wait(PATIENCE)
+            raise Interrupted
+        wait(entry)
+
+    def interrupt(runs: list[str]) -> None:
+        if "leads" in runs:
+            taken.set()
+            assert left.wait(PATIENCE)
+            raise Interrupted
+
+    monkeypatch.setattr(Entry, "wait", wait_or_leave)
+    with opened(store) as committer:
+        with busy(committer, store):
+            calls = []
+            for number, run in enumerate(["leads", "leaves", "stays"], start=1):
+                calls.append(Call(committer, run))
+                queued(committer, number)
+            store.before = interrupt
+        calls[1].end()
+        left.set()
+        assert isinstance(calls[0].end().error, Interrupted)
+        assert isinstance(calls[1].error, Interrupted)
+        assert calls[2].end().answer == "stays is done"
+
+
+def test_without_a_thread_for_the_committer_the_caller_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -472,9 +505,10 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.M
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fail)
             assert committer.run(record("one")) == "one is done"
-            with pytest.raises(RuntimeError, match="no thread"):
-                committer.post(record("two"))
-        assert committer.run(record("three")) == "three is done"
+            committer.post(record("two"))
+            assert asyncio.run(committer.arun(record("three"))) == "three is done"
+        assert committer.run(record("four")) == "four is done"
+    assert store.committed == ["one", "two", "three", "four"]
 
 
 def test_the_main_thread_is_served_when_it_comes_while_another_thread_commits() -> None:
