@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ..context import ask_database
 from ..runtime.services import Threads
@@ -26,4 +25,4 @@ async def in_thread(job: Callable[[], T]) -> T:
         finally:
             user_transaction.reset(token)
 
-    return cast(T, await asyncio.wrap_future(Threads.shared().submit(job if held is None else inside)))
+    return await Threads.shared().run(job if held is None else inside)

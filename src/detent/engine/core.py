@@ -169,15 +169,26 @@ class Engine(Control):
                 self._prepare_database()
                 self._services = self._make_services(loop)
                 self.save_graphs()
-            if worker and self.worker is None:
-                watch_threads()
-                self.worker = self._make_worker(self._services)
-                self._services.local = self.worker
-                self.worker.start()
+            if worker:
+                if self.worker is None:
+                    watch_threads()
+                    self._start_worker(self._services)
                 self._listen()
                 ids = self._input_ids()
-                if self.settings.retention is not None or ids.wanted:
+                if self._sweeper is None and (self.settings.retention is not None or ids.wanted):
                     self._sweeper = Sweeper(self.store, self.clock, self.settings.retention, ids)
+
+    def _start_worker(self, services: Services) -> None:
+        """Start a worker.  If that fails there is none, and the next `open` tries again."""
+        worker = self._make_worker(services)
+        try:
+            self._patiently(worker.register)
+            self.worker = services.local = worker
+            worker.start()
+        except BaseException:
+            self.worker = services.local = None
+            worker.stop()
+            raise
 
     def close(self) -> None:
         """Drain the worker and close the database; the engine can be opened again."""
@@ -334,10 +345,14 @@ class Engine(Control):
         """Hear from other processes, in a thread of its own, from now on."""
         with self._guard:
             if self._deaf is None:
-                self._deaf = threading.Event()
-                threading.Thread(
-                    target=self._hear, args=(self._deaf,), name="detent-listener", daemon=True
-                ).start()
+                self._deaf = deaf = threading.Event()
+                try:
+                    threading.Thread(
+                        target=self._hear, args=(deaf,), name="detent-listener", daemon=True
+                    ).start()
+                except RuntimeError:  # no more threads: the next call tries again
+                    self._deaf = None
+                    raise
 
     def _hear(self, deaf: threading.Event) -> None:
         listener = None

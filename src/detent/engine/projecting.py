@@ -230,7 +230,7 @@ class AsyncProjectionView:
 async def in_thread(job: Callable[[], T]) -> T:
     """Run blocking work in a thread of ours."""
     ask_database("projections")
-    answer: T = await asyncio.wrap_future(Threads.shared().submit(job))
+    answer: T = await Threads.shared().run(job)
     return answer
 
 

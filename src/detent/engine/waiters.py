@@ -92,11 +92,12 @@ class Waiters:
 
     def add(self, waiter: Waiter) -> None:
         with self._guard:
-            self._waiting.setdefault(waiter.run_id, []).append(waiter)
             if self._thread is None:
                 self._closed = False
-                self._thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
+                thread.start()  # may raise: then nobody waits, and the next one tries again
+                self._thread = thread
+            self._waiting.setdefault(waiter.run_id, []).append(waiter)
         if not waiter.looked:
             self._news.set()
 

@@ -50,7 +50,7 @@ async def acall(services: Services, body: Body) -> Any:
     if step.is_async and not isinstance(body, TransactionalBody):
         return await _awaited(body, body.args)
     context = contextvars.copy_context()
-    return await asyncio.wrap_future(services.threads.submit(lambda: context.run(_in_thread, services, body)))
+    return await services.threads.run(lambda: context.run(_in_thread, services, body))
 
 
 def _in_thread(services: Services, body: Body) -> Any:

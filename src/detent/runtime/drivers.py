@@ -292,12 +292,10 @@ async def _aperform(services: Services, request: Any) -> Any:
         return await acall(services, request)
     if isinstance(request, Read):
         context = contextvars.copy_context()
-        return await asyncio.wrap_future(
-            services.threads.submit(lambda: context.run(_read, services, request))
-        )
+        return await services.threads.run(lambda: context.run(_read, services, request))
     if isinstance(request, Ask):
         context, ask = contextvars.copy_context(), request.function
-        return await asyncio.wrap_future(services.threads.submit(lambda: context.run(ask)))
+        return await services.threads.run(lambda: context.run(ask))
     if isinstance(request, Pause):
         return await asyncio.sleep(request.seconds)
     raise TypeError(f"no driver performs {request!r}")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,8 @@ from .registry import Heroes, Registry
 
 log = logging.getLogger("detent.worker")
 PATIENCE = 5.0  # seconds that async code has to end when the app closes
+FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0  # seconds between two tries to start a thread
+T = TypeVar("T")
 
 
 class Local(Protocol):
@@ -88,6 +90,19 @@ class Threads:
             self._start(number)  # first: a job that was refused must not be done by another thread later
         self._jobs.put((future, job))
         return future
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Do a job for async code.  As long as no thread can be started, it waits."""
+        wait = FIRST_WAIT
+        future: Future[T] | None = None
+        while future is None:
+            try:
+                future = self.submit(job)
+            except RuntimeError as error:  # the process has as many threads as it may have
+                log.warning("a call waits for a thread: %s", error)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT)
+        return await asyncio.wrap_future(future)
 
     def _start(self, number: int) -> None:
         # A context of its own: a thread of ours must not count as one of the workflow's.
@@ -151,14 +166,17 @@ class Loop:
             return self._given
         with self._guard:
             if self._own is None:
-                self._own = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, name="detent-loop", daemon=True)
-                contextvars.Context().run(self._thread.start)
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=self._run, args=(loop,), name="detent-loop", daemon=True)
+                try:
+                    contextvars.Context().run(thread.start)
+                except BaseException:  # no more threads: the next call tries again, with another loop
+                    loop.close()
+                    raise
+                self._own, self._thread = loop, thread
             return self._own
 
-    def _run(self) -> None:
-        loop = self._own
-        assert loop is not None
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while True:
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -127,4 +126,4 @@ class AsyncTransaction:
                 self._sync._refuse_if_over()
                 return job()
 
-        return await asyncio.wrap_future(self._threads.submit(alone))
+        return await self._threads.run(alone)

@@ -60,18 +60,22 @@ class Heart:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="detent-heart", daemon=True)
 
-    def start(self) -> None:
-        """Enter office, then beat in the background."""
+    def register(self) -> None:
+        """Show that the worker lives.  Can be called again after an error."""
         self._office.take(self._worker)
         self._store.register(self._worker)
         self._renewed = time.monotonic()
         self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+
+    def start(self) -> None:
+        """Beat in the background."""
         self._thread.start()
 
     def stop(self) -> None:
         """Stop beating, and leave office."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.is_alive():  # or it could not be started
+            self._thread.join()
         self._office.leave()
 
     def _live(self) -> None:
@@ -117,10 +121,7 @@ class Heart:
         """We were thought dead: what we held belongs to others now.  Begin anew under another name."""
         log.warning("worker %s was taken out of office; it begins anew", self._worker.id)
         self._worker = self._on_lost()
-        self._office.take(self._worker)
-        self._store.register(self._worker)
-        self._renewed = time.monotonic()
-        self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        self.register()
         self._on_begun_anew(self._worker)
 
     def _rescue(self, pulse: Pulse) -> None:

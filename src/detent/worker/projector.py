@@ -83,8 +83,9 @@ class Projector:
         with self._guard:
             self._wanted = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="detent-projector", daemon=True)
-                contextvars.Context().run(self._thread.start)
+                thread = threading.Thread(target=self._work, name="detent-projector", daemon=True)
+                contextvars.Context().run(thread.start)  # may raise: the next poke tries again
+                self._thread = thread
         self._poked.set()
 
     def pulse(self, head: int) -> None:

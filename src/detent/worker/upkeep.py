@@ -48,8 +48,9 @@ class Upkeep:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="detent-upkeep", daemon=True)
-        contextvars.Context().run(self._thread.start)
+        thread = threading.Thread(target=self._work, name="detent-upkeep", daemon=True)
+        contextvars.Context().run(thread.start)
+        self._thread = thread
 
     def stop(self) -> None:
         self._stopped.set()

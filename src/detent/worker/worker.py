@@ -115,7 +115,12 @@ class Worker:
         """Slots that are neither occupied nor promised; negative where one is handed on before its end."""
         return self._concurrency - self._begun - len(self._in_flight)
 
+    def register(self) -> None:
+        """Make the worker known to others.  Can be called again after an error."""
+        self._heart.register()
+
     def start(self) -> None:
+        """Begin to work; the worker is registered by then."""
         self._heart.start()
         self._reports.up(self._row)
         self._dispatcher.start()
