@@ -1,0 +1,260 @@
+"""The database of a simulation: a real SQLite file, whose calls take virtual time and may go wrong.
+
+Every simulated process has connections of its own.  Writers of several processes wait for each other on
+the scheduler instead of in SQLite, which would block them all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from detent.kernel.model import Step, WorkerRow
+from detent.stores.base import Listener, Office, Tx
+from detent.stores.queries import build_queries
+from detent.stores.sql import SqlStore
+from detent.stores.sqlite import SqliteDialect, SqliteDriver
+from detent.stores.statements import build
+
+from .primitives import BEGINNING
+from .scheduler import SECOND, Killed, Process
+
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory, where there is such a folder
+
+if TYPE_CHECKING:
+    from .faults import Faults
+    from .world import World
+
+
+class SimDialect(SqliteDialect):
+    """SQLite with a server's clock, as PostgreSQL has it: machines whose clocks differ share one."""
+
+    server_now = "sim_now()"
+
+
+class SimConnection(sqlite3.Connection):
+    """Gives up the write lock when it is closed.
+
+    It is kept for whoever connects next: opening one, and preparing its statements, would take more time
+    than all the rest.
+    """
+
+    driver: SimDriver | None = None
+
+    def close(self) -> None:
+        if self.driver is None:
+            return
+        if self.in_transaction:
+            self.rollback()
+        self.driver.unlock(self)
+        self.driver = None
+        Files.idle.append(self)
+
+
+class Files:
+    """The database file that simulations of this process use, one after the other."""
+
+    idle: ClassVar[list[SimConnection]] = []
+    folder: ClassVar[tempfile.TemporaryDirectory[str] | None] = None
+    looker: ClassVar[sqlite3.Connection]
+    now: ClassVar[Callable[[], int]]  # the virtual time of the simulation under way
+    _tables: ClassVar[list[str]] = []
+
+    @classmethod
+    def path(cls) -> Path:
+        """The path of a database that has Detent's tables, and nothing in them."""
+        if cls.folder is None:
+            cls.folder = tempfile.TemporaryDirectory(prefix="detent-sim-", dir=FOLDER)
+            template, path = Path(cls.folder.name) / "template.db", Path(cls.folder.name) / "sim.db"
+            make_template(template)
+            shutil.copyfile(template, path)
+            cls.looker = sqlite3.connect(path, isolation_level=None)
+            cls.looker.execute("PRAGMA synchronous = OFF")
+            cls.looker.execute("ATTACH ? AS template", (str(template),))
+            rows = cls.looker.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
+            cls._tables = sorted(name for (name,) in rows)
+        cls._empty()
+        return Path(cls.folder.name) / "sim.db"
+
+    @classmethod
+    def _empty(cls) -> None:
+        cls.looker.execute("BEGIN IMMEDIATE")
+        for table in cls._tables:
+            cls.looker.execute(f"DELETE FROM main.{table}")
+            cls.looker.execute(f"INSERT INTO main.{table} SELECT * FROM template.{table}")
+        cls.looker.execute("COMMIT")
+
+
+class SimDriver(SqliteDriver):
+    """SQLite for one simulated process."""
+
+    statements = build(SimDialect())
+    queries = build_queries(SimDialect())
+
+    def __init__(self, world: World, process: Process, faults: Faults) -> None:
+        super().__init__(str(world.path))
+        self._world = world
+        self._process = process
+        self._faults = faults
+        self.connections: list[SimConnection] = []
+
+    def connect(self) -> sqlite3.Connection:
+        self._world.call(self._process, "connect")
+        connection = Files.idle.pop() if Files.idle else self._connect()
+        connection.driver = self
+        self.connections.append(connection)
+        return connection
+
+    def _connect(self) -> SimConnection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            factory=SimConnection,
+        )
+        connection.execute("PRAGMA synchronous = OFF")
+        # Once: to define it again would make SQLite prepare all statements anew.
+        connection.create_function("sim_now", 0, lambda: BEGINNING + Files.now())
+        return connection
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        self._world.call(self._process, "begin")
+        self.writes += 1
+        self._lock(connection)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self.unlock(connection)
+            raise
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        self._world.call(self._process, "commit")
+        connection.commit()
+        self.unlock(connection)
+        self._world.called(self._process, "commit")
+
+    def rollback(self, connection: sqlite3.Connection) -> None:
+        connection.rollback()
+        self.unlock(connection)
+
+    def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
+        self._world.call(self._process, "record")
+        self._lock(tx.connection)
+        try:
+            written = super()._record(tx, worker, steps)
+        finally:
+            self.unlock(tx.connection)
+        self._world.called(self._process, "record")
+        return written
+
+    def _lock(self, connection: Any) -> None:
+        lock = self._world.file_lock
+        lock.acquire()
+        if self._process.dead:  # killed while it waited
+            lock.release()
+            raise Killed
+        self._world.writer = connection
+
+    def unlock(self, connection: Any) -> None:
+        if self._world.writer is connection:
+            self._world.writer = None
+            self._world.file_lock.release()
+
+    def crash(self) -> None:
+        """What the operating system does for a process that was killed."""
+        for connection in self.connections:
+            if connection.driver is self:
+                connection.close()
+
+    def committed(self, tx: Tx) -> None:
+        self._world.tell(self._process, tx.news)
+
+    def listener(self) -> Listener:
+        return SimListener(self._world, self._process)
+
+    def office(self) -> Office:
+        return SimOffice(self._world, self._process)
+
+
+class SimListener:
+    """Hears of the commits of other processes, a little later."""
+
+    longest = 1.5
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._event = world.primitives.threading.Event()
+        self._heard: list[str] = []
+        world.listeners[process.name] = self
+
+    def hear(self, payloads: Sequence[str]) -> None:
+        self._heard += payloads
+        self._event.set()
+
+    def wait(self, seconds: float) -> list[str]:
+        self._event.wait(seconds)
+        self._event.clear()
+        heard, self._heard = self._heard, []
+        return heard
+
+    def hush(self) -> None:
+        self._event.set()
+
+    def close(self) -> None:
+        if self._world.listeners.get(self._process.name) is self:
+            del self._world.listeners[self._process.name]
+
+
+class SimOffice:
+    """A session lock, as servers have it: it ends with its session, which may be lost."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._mine: str | None = None
+        self._sure = False
+
+    def take(self, worker: WorkerRow) -> bool:
+        locks = self._world.locks
+        if self._mine == worker.id and (self._sure or locks.get(worker.id) is self._process):
+            return False
+        self._world.call(self._process, "lock")
+        self.leave()
+        locks[worker.id] = self._process
+        self._mine = worker.id
+        self._sure = False
+        return True
+
+    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
+        self._world.call(self._process, "look at locks")
+        return {worker.id for worker in workers if worker.id not in self._world.locks}
+
+    def seen(self) -> None:
+        self._sure = True
+
+    def doubt(self) -> None:
+        self._sure = False
+
+    def leave(self) -> None:
+        if self._mine is not None:
+            self._world.locks.pop(self._mine, None)
+            self._mine = None
+
+
+def make_template(path: Path) -> None:
+    """A database with Detent's tables, which every simulation begins with."""
+    store = SqlStore(SqliteDriver(str(path)), dialect="sqlite")
+    store.migrate(now=BEGINNING - SECOND)
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE sim_ledger (run TEXT, entry TEXT)")
+    connection.commit()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
