@@ -50,7 +50,7 @@ from ..runtime.registry import Registry
 from ..runtime.services import Loop, Services
 from ..runtime.spawning import claimed_of, lease_locally, tokens_of
 from ..serialization import Codec
-from ..stores.base import Listener, Trouble
+from ..stores.base import Trouble
 from ..stores.batch import Applied
 from ..stores.opening import open_store, refuse_missing_folder
 from ..stores.sql import SqlStore
@@ -61,6 +61,7 @@ from .forking import kept_of, plan_graph_fork
 from .heroes import Heroes
 from .including import collect
 from .input_ids import InputIds
+from .listening import Listening
 from .outcomes import outcome_of
 from .reporting import Reporter
 from .retention import Sweeper, remove_expired
@@ -100,8 +101,7 @@ class Engine(Control):
         self._entered = 0  # how many `with` blocks are open: the outermost one closes
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
-        self._deaf: threading.Event | None = None  # set: the thread that listens shall end
-        self._listener: Listener | None = None
+        self._listening = Listening(self.store, self._heard)
 
     def forked(self) -> None:
         """In a forked child: begin anew, as a client.  What was opened before belongs to the parent."""
@@ -173,7 +173,7 @@ class Engine(Control):
                 if self.worker is None:
                     watch_threads()
                     self._start_worker(self._services)
-                self._listen()
+                self._listening.start()
                 ids = self._input_ids()
                 if self._sweeper is None and (self.settings.retention is not None or ids.wanted):
                     self._sweeper = Sweeper(self.store, self.clock, self.settings.retention, ids)
@@ -209,20 +209,12 @@ class Engine(Control):
                     parts.callback(worker.stop)
                 if self._sweeper is not None:
                     parts.callback(self._sweeper.stop)
-                parts.callback(self._stop_listening)
+                parts.callback(self._listening.stop)
 
     def _closed(self) -> None:
         self._services = self.worker = self._sweeper = None
         self._asked = False
         self._entered = 0
-
-    def _stop_listening(self) -> None:
-        if self._deaf is not None:
-            self._deaf.set()  # it ends by itself, at the end of its present piece
-            self._deaf = None
-            if self._listener is not None:
-                self._listener.hush()
-                self._listener = None
 
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
@@ -340,39 +332,6 @@ class Engine(Control):
                     self.worker.expect_deadline(deadline)
                 if (due := due_of(operation)) is not None:
                     self.worker.expect(due)
-
-    def _listen(self) -> None:
-        """Hear from other processes, in a thread of its own, from now on."""
-        with self._guard:
-            if self._deaf is None:
-                self._deaf = deaf = threading.Event()
-                try:
-                    threading.Thread(
-                        target=self._hear, args=(deaf,), name="detent-listener", daemon=True
-                    ).start()
-                except RuntimeError:  # no more threads: the next call tries again
-                    self._deaf = None
-                    raise
-
-    def _hear(self, deaf: threading.Event) -> None:
-        listener = None
-        while not deaf.is_set():
-            try:
-                if listener is None:
-                    listener = self.store.driver.listener()
-                    if self._deaf is deaf:
-                        self._listener = listener
-                    self._heard("")  # what was said while nobody listened
-                for payload in listener.wait(listener.longest):
-                    if not deaf.is_set():
-                        self._heard(payload)
-            except Exception as error:
-                if self.store.driver.trouble(error) is not Trouble.GONE:
-                    log.exception("listening to the database failed")
-                listener = None
-                deaf.wait(0.25)
-        if listener is not None:
-            listener.close()
 
     def _heard(self, payload: str) -> None:
         """Something happened elsewhere.  An empty payload does not say what."""
@@ -493,7 +452,7 @@ class Engine(Control):
         """Call `wake` with the run's end, once; `waiters.remove` stops that."""
         ask_database("the result of a run")
         if self.worker is None:
-            self._listen()
+            self._listening.start()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
         # One that our worker does not hold may be over already: another was quicker.
         fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
