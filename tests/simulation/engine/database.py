@@ -50,6 +50,7 @@ class SimConnection(sqlite3.Connection):
             return
         if self.in_transaction:
             self.rollback()
+        self.isolation_level = None
         self.driver.unlock(self)
         self.driver = None
         Files.idle.append(self)
@@ -139,8 +140,15 @@ class SimDriver(SqliteDriver):
         self.unlock(connection)
         self._world.called(self._process, "commit")
 
+    def commit_for_user(self, connection: sqlite3.Connection) -> bool:
+        self._world.call(self._process, "commit")
+        committed = super().commit_for_user(connection)
+        self.unlock(connection)
+        self._world.called(self._process, "commit")
+        return committed
+
     def rollback(self, connection: sqlite3.Connection) -> None:
-        connection.rollback()
+        super().rollback(connection)
         self.unlock(connection)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
