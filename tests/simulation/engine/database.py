@@ -99,12 +99,12 @@ class SimDriver(SqliteDriver):
     def __init__(self, world: World, process: Process, faults: Faults) -> None:
         super().__init__(str(world.path))
         self._world = world
-        self._process = process
+        self.process = process
         self._faults = faults
         self.connections: list[SimConnection] = []
 
     def connect(self) -> sqlite3.Connection:
-        self._world.call(self._process, "connect")
+        self._world.call(self.process, "connect")
         connection = Files.idle.pop() if Files.idle else self._connect()
         connection.driver = self
         self.connections.append(connection)
@@ -125,7 +125,7 @@ class SimDriver(SqliteDriver):
         return connection
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        self._world.call(self._process, "begin")
+        self._world.call(self.process, "begin")
         self.writes += 1
         self._lock(connection)
         try:
@@ -135,16 +135,16 @@ class SimDriver(SqliteDriver):
             raise
 
     def commit(self, connection: sqlite3.Connection) -> None:
-        self._world.call(self._process, "commit")
+        self._world.call(self.process, "commit")
         connection.commit()
         self.unlock(connection)
-        self._world.called(self._process, "commit")
+        self._world.called(self.process, "commit")
 
     def commit_for_user(self, connection: sqlite3.Connection) -> bool:
-        self._world.call(self._process, "commit")
+        self._world.call(self.process, "commit")
         committed = super().commit_for_user(connection)
         self.unlock(connection)
-        self._world.called(self._process, "commit")
+        self._world.called(self.process, "commit")
         return committed
 
     def rollback(self, connection: sqlite3.Connection) -> None:
@@ -152,19 +152,19 @@ class SimDriver(SqliteDriver):
         self.unlock(connection)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
-        self._world.call(self._process, "record")
+        self._world.call(self.process, "record")
         self._lock(tx.connection)
         try:
             written = super()._record(tx, worker, steps)
         finally:
             self.unlock(tx.connection)
-        self._world.called(self._process, "record")
+        self._world.called(self.process, "record")
         return written
 
     def _lock(self, connection: Any) -> None:
         lock = self._world.file_lock
         lock.acquire()
-        if self._process.dead:  # killed while it waited
+        if self.process.dead:  # killed while it waited
             lock.release()
             raise Killed
         self._world.writer = connection
@@ -181,13 +181,13 @@ class SimDriver(SqliteDriver):
                 connection.close()
 
     def committed(self, tx: Tx) -> None:
-        self._world.tell(self._process, tx.news)
+        self._world.tell(self.process, tx.news)
 
     def listener(self) -> Listener:
-        return SimListener(self._world, self._process)
+        return SimListener(self._world, self.process)
 
     def office(self) -> Office:
-        return SimOffice(self._world, self._process)
+        return SimOffice(self._world, self.process)
 
 
 class SimListener:
@@ -197,7 +197,7 @@ class SimListener:
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
-        self._process = process
+        self.process = process
         self._event = world.primitives.threading.Event()
         self._heard: list[str] = []
         world.listeners[process.name] = self
@@ -216,8 +216,8 @@ class SimListener:
         self._event.set()
 
     def close(self) -> None:
-        if self._world.listeners.get(self._process.name) is self:
-            del self._world.listeners[self._process.name]
+        if self._world.listeners.get(self.process.name) is self:
+            del self._world.listeners[self.process.name]
 
 
 class SimOffice:
@@ -225,23 +225,23 @@ class SimOffice:
 
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
-        self._process = process
+        self.process = process
         self._mine: str | None = None
         self._sure = False
 
     def take(self, worker: WorkerRow) -> bool:
         locks = self._world.locks
-        if self._mine == worker.id and (self._sure or locks.get(worker.id) is self._process):
+        if self._mine == worker.id and (self._sure or locks.get(worker.id) is self.process):
             return False
-        self._world.call(self._process, "lock")
+        self._world.call(self.process, "lock")
         self.leave()
-        locks[worker.id] = self._process
+        locks[worker.id] = self.process
         self._mine = worker.id
         self._sure = False
         return True
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        self._world.call(self._process, "look at locks")
+        self._world.call(self.process, "look at locks")
         return {worker.id for worker in workers if worker.id not in self._world.locks}
 
     def seen(self) -> None:

@@ -162,7 +162,7 @@ class World:
         self.note(f"FAULT {what}")
         instance = self.instances.get(process.name.partition(".")[0])
         if instance is not None:
-            instance.troubled_at = self.scheduler.now
+            instance.troubled_at = max(instance.troubled_at, self.scheduler.now)
 
     def tell(self, process: Process, payloads: Sequence[str]) -> None:
         """News for the other processes; some come late."""
@@ -273,9 +273,11 @@ class World:
     def stop(self, process: Process, span: int, why: str) -> None:
         self.note(f"FAULT {process.name} is stopped for {span / SECOND:g} s {why}")
         process.stop(span)
-        instance = self.instances.get(process.name.partition(".")[0])
-        if instance is not None:
-            instance.troubled_at = self.scheduler.now + span
+        # One that is stopped in the middle of a transaction keeps all others from writing.
+        writes = self.writer is not None and self.writer.driver.process is process
+        for instance in self.instances.values():
+            if writes or instance.process is process:
+                instance.troubled_at = max(instance.troubled_at, self.scheduler.now + span)
 
     def _thread_fault(self, process: Process, thread: str) -> bool:
         chance = self.faults.no_thread
