@@ -17,7 +17,7 @@ from detent.kernel.model import Step, WorkerRow
 from detent.stores.base import Listener, Office, Tx
 from detent.stores.queries import build_queries
 from detent.stores.sql import SqlStore
-from detent.stores.sqlite import SqliteDialect, SqliteDriver
+from detent.stores.sqlite import LOCK_WAIT, SqliteDialect, SqliteDriver
 from detent.stores.statements import build
 
 from .primitives import BEGINNING
@@ -124,10 +124,13 @@ class SimDriver(SqliteDriver):
         connection.create_function("sim_now", 0, lambda: BEGINNING + Files.now())
         return connection
 
-    def begin(self, connection: sqlite3.Connection) -> None:
+    def verify(self, connection: Any) -> None:
+        """The file stays where it is."""
+
+    def begin(self, connection: sqlite3.Connection, *, patient: bool = True) -> None:
         self._world.call(self.process, "begin")
         self.writes += 1
-        self._lock(connection)
+        self._lock(connection, None if patient else LOCK_WAIT)
         try:
             connection.execute("BEGIN IMMEDIATE")
         except BaseException:
@@ -153,7 +156,7 @@ class SimDriver(SqliteDriver):
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         self._world.call(self.process, "record")
-        self._lock(tx.connection)
+        self._lock(tx.connection, LOCK_WAIT)
         try:
             written = super()._record(tx, worker, steps)
         finally:
@@ -161,9 +164,12 @@ class SimDriver(SqliteDriver):
         self._world.called(self.process, "record")
         return written
 
-    def _lock(self, connection: Any) -> None:
+    def _lock(self, connection: Any, timeout: float | None) -> None:
         lock = self._world.file_lock
-        lock.acquire()
+        if not lock.acquire(timeout=-1 if timeout is None else timeout):
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise busy
         if self.process.dead:  # killed while it waited
             lock.release()
             raise Killed

@@ -86,6 +86,8 @@ class Thread:
             pass
         except BaseException as error:
             self.error = error
+            if not self.process.scheduler.over:
+                self.process.scheduler.failed.append(self)
         self.over = True
         scheduler = self.process.scheduler
         for watcher in self.watchers:
@@ -104,6 +106,7 @@ class Scheduler:
         self.over = False
         self.current: Thread | None = None
         self.processes: list[Process] = []
+        self.failed: list[Thread] = []  # threads that ended with an exception
         self._timers: list[tuple[int, int, Thread | Process, int]] = []
         self._numbers = itertools.count()
         self.hub = getcurrent()

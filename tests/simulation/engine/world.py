@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from detent import App
 from detent.context import watch_threads
 from detent.engine.core import Engine
 from detent.engine.settings import checked_settings
-from detent.errors import DatabaseUnavailable, DetentError, ResultTimeout
+from detent.errors import DatabaseUnavailable, DetentError, InvalidState, ResultTimeout
 from detent.kernel.model import Settle, Settled, Verdict
 from detent.stores.batch import Applied
 from detent.stores.sql import SqlStore
@@ -236,7 +237,8 @@ class World:
         run = app.options(id=job.id).start(job.definition, *job.args, **(job.kwargs or {}))
         self.note(f"started {job.id}")
         for number, value in enumerate(job.messages):
-            run.send("go", value, id=f"{job.id}-{number}")
+            with suppress(InvalidState):  # sent before, and the run has finished by that
+                run.send("go", value, id=f"{job.id}-{number}")
         while True:
             try:
                 found = run.result(timeout=10.0)
@@ -475,6 +477,9 @@ class World:
     # -- The end -----------------------------------------------------------------------------------
 
     def done(self) -> bool:
+        for thread in self.scheduler.failed:
+            shown = "".join(traceback.format_exception(thread.error)).strip()
+            self.violate(f"{thread.process.name}/{thread.name} ended with {shown}")
         if self.violation is not None:
             return True
         if not self.quiet or self.scheduler.steps % 64:
