@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detent.kernel.model import Step, WorkerRow
-from detent.stores.base import Listener, Office, Tx
+from detent.stores.base import LOCK_WAIT, Listener, Office, Tx
 from detent.stores.queries import build_queries
 from detent.stores.sql import SqlStore
-from detent.stores.sqlite import LOCK_WAIT, SqliteDialect, SqliteDriver
+from detent.stores.sqlite import SqliteDialect, SqliteDriver
 from detent.stores.statements import build
 
 from .primitives import BEGINNING

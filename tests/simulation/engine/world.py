@@ -229,6 +229,7 @@ class World:
                     return
                 except (Interrupted, DatabaseUnavailable, RuntimeError, sqlite3.Error) as error:
                     self.note(f"client of {name}: {type(error).__name__}: {error}; tries again")
+                with suppress(Interrupted):
                     self.scheduler.sleep(SECOND // 5)
 
         instance.process.spawn(f"client-{name}", persist).interruptible = True
