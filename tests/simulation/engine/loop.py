@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from typing import Any
 
 from .scheduler import SECOND, Killed, Scheduler, Thread, micros
@@ -74,7 +75,9 @@ def forget(loop: SimLoop) -> None:
             task.get_coro().close()
         except BaseException:
             continue
-    loop._ready.clear()  # type: ignore[attr-defined]
-    loop._scheduled.clear()  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never awaited
+        loop._ready.clear()  # type: ignore[attr-defined]
+        loop._scheduled.clear()  # type: ignore[attr-defined]
     loop._thread_id = None  # type: ignore[assignment]
     loop.close()

@@ -444,9 +444,11 @@ class World:
 
     def _check_rescue(self, worker: str) -> None:
         """No live worker is rescued: neither killed, nor stopped, nor cut off from the database lately."""
+        current = self.scheduler.current
         for instance in self._living():
             mine = instance.app.engine.worker
-            if mine is None or mine.id != worker or instance.closing:
+            itself = current is not None and current.process is instance.process
+            if mine is None or mine.id != worker or instance.closing or itself:
                 continue
             now = self.scheduler.now
             if now - instance.troubled_at > HEALTHY_FOR:
