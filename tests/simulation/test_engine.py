@@ -206,8 +206,8 @@ def first_found(patches: list[Any], faults: Faults, seeds: range) -> World | Non
 @pytest.mark.parametrize("what", BROKEN)
 def test_the_simulation_finds_that(what: str) -> None:
     patches, faults, finding = BROKEN[what]
-    world = first_found(patches, faults, range(60))
-    assert world is not None, f"60 seeds did not notice that {what}"
+    world = first_found(patches, faults, range(200))
+    assert world is not None, f"200 seeds did not notice that {what}"
     with pytest.raises(AssertionError, match=finding):
         raise world.violation or AssertionError
     sound = simulate(world.seed, faults=faults)
