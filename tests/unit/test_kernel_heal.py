@@ -149,6 +149,12 @@ def test_an_item_that_outlives_its_spread_does_not_collect_it_again() -> None:
     assert healed(spreading(), s="done", **items("executing")).irregular
 
 
+def test_a_spread_that_is_under_way_as_a_job_is_not_collected_by_its_items() -> None:
+    """A graph in between had a job of that name, which will settle the node itself."""
+    healing = healed(spreading(), s="executing", **items("done", "done"))
+    assert (healing.ready, healing.counts, healing.irregular) == ([], {}, True)
+
+
 def test_a_node_before_a_spread_that_is_under_way_does_not_begin_it_again() -> None:
     """Counting alone would: so whoever settles has to recount."""
     healing = healed(spreading("new"), **items("done", "executing"))

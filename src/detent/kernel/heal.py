@@ -100,11 +100,11 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
     before = _before(graph, {node for node in done if node in graph.nodes})
     counted = done | _pass_over(graph, past, done, before, healing)
     _recount(graph, past, counted, healing, mine)
-    _count_items(graph, past, counted, healing)
+    busy = {node for node, latest in past.items() if latest.active and node not in healing.withdrawn}
+    _count_items(graph, past, counted | busy, healing)
     ends = sum(sink in counted for sink in graph.sinks)
     if len(graph.sinks) > 1:
         healing.counts[END] = Count(ends, len(graph.sinks))
-    busy = {node for node, latest in past.items() if latest.active and node not in healing.withdrawn}
     healing.finished = ends == len(graph.sinks) and not healing.undefined and not busy
     healing.finished = healing.finished or any(_concludes(graph, past[node]) for node in done)
     # Somebody will settle a node whose followers have settled, or begin one that has attempts behind it.
@@ -114,6 +114,7 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
         or healing.early
         or healing.undefined
         or any(node in before or graph.spread_of(node) in counted for node in busy)
+        or any(graph.spread_of(node) in busy for node in past)
         or any(node in past for node in graph.nodes if node not in counted and node not in busy)
     )
     return healing
@@ -185,11 +186,15 @@ def _before(graph: Graph, done: Collection[str]) -> set[str]:
     return found
 
 
-def _count_items(graph: Graph, past: Mapping[str, Past], counted: set[str], healing: Healing) -> None:
+def _count_items(graph: Graph, past: Mapping[str, Past], settling: set[str], healing: Healing) -> None:
+    """Collect spreads by their items, unless the node is settled already, or by an execution of its own:
+
+    it may have been a job in the graph before, and be under way as such.
+    """
     items: dict[str, list[Past]] = {}
     for node, latest in past.items():
         spread = graph.spread_of(node)
-        if spread is not None and spread not in counted and graph.nodes[spread].kind == SPREAD:
+        if spread is not None and spread not in settling and graph.nodes[spread].kind == SPREAD:
             items.setdefault(spread, []).append(latest)
     for spread, them in items.items():
         settled = sum(item.done for item in them)
