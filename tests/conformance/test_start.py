@@ -211,6 +211,17 @@ def test_a_start_whose_commit_was_cut_off_is_found_by_its_ids(store: SqlStore) -
     assert store.already_applied(start("a")) == [Started(id="a", created=True)]
 
 
+def test_a_run_that_another_start_began_meanwhile_is_not_ours(store: SqlStore) -> None:
+    """The commit of a start was cut off, and its chosen id exists: with another moment of creation."""
+    one(store, start("a", chosen=True))
+    late = start("a", chosen=True, created_at=NOW + 1)
+    assert store.already_applied(late) is None
+
+    one(store, start("b", chosen=True, created_at=NOW + 1))
+    both = start("a", "b", chosen=True, created_at=NOW + 1)
+    assert store.already_applied(both) == [Started(id="a", created=False), Started(id="b", created=True)]
+
+
 def test_a_start_for_later_waits_as_a_timer(store: SqlStore) -> None:
     later = new_main(state="timer", scheduled_for=NOW + 60 * SECOND)
     one(store, Start(runs=[new_run()], executions=[later]))

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
@@ -35,6 +35,7 @@ from detent.kernel.model import (
 from detent.stores.base import Trouble
 from detent.stores.batch import Applied
 from detent.stores.courses import MustGoAlone
+from tests.conformance.builders import new_main, new_run
 
 PATIENCE = 20.0
 
@@ -158,6 +159,27 @@ def busy(committer: Committer, store: FakeStore) -> Iterator[None]:
         first.end()
 
 
+def test_an_operation_is_answered_only_after_its_commit() -> None:
+    store, begun, gate = FakeStore(), threading.Event(), threading.Event()
+
+    def hold(runs: list[str]) -> None:
+        begun.set()
+        assert gate.wait(PATIENCE)
+
+    with opened(store) as committer:
+        with busy(committer, store):
+            leads = Call(committer, "leads")
+            queued(committer, 1)
+            other = Call(committer, "other")
+            queued(committer, 2)
+            store.before = hold
+        assert begun.wait(PATIENCE)
+        other.join(0.1)
+        answered = not other.is_alive()
+        gate.set()
+        assert (answered, leads.end().answer, other.end().answer) == (False, "leads is done", "other is done")
+
+
 # Interrupted callers
 
 
@@ -214,6 +236,25 @@ def test_a_leader_interrupted_in_its_commit_leaves_the_others_their_answers() ->
         assert isinstance(leads.end().error, Interrupted)
         assert [call.end().answer for call in others] == [f"{call.run_id} is done" for call in others]
         assert Call(committer, "next").end().answer == "next is done"
+
+
+def test_what_an_interrupted_leader_has_committed_is_looked_up_and_not_sent_again() -> None:
+    store = FakeStore()
+    with opened(store) as committer:
+        with busy(committer, store):
+            leads = Call(committer, "leads")
+            queued(committer, 1)
+            other = Call(committer, "other")
+            queued(committer, 2)
+
+            def interrupt(runs: list[str]) -> None:
+                if threading.current_thread() is leads:
+                    raise Interrupted
+
+            store.after = interrupt
+        assert isinstance(leads.end().error, Interrupted)
+        assert other.end().answer == "other is done"
+    assert store.batches == [["first"], ["leads", "other"]]
 
 
 @pytest.mark.parametrize("by_name", ["run", "_lead", "_take", "_commit", "_try", "_answer", "_hand_on"])
@@ -404,6 +445,30 @@ def test_what_follows_a_commit_cannot_undo_it() -> None:
     with opened(store, on_commit=fail) as committer:
         assert committer.run(record("one")) == "one is done"
         assert committer.run(record("two")) == "two is done"
+
+
+def test_leases_whose_delivery_failed_are_reported_to_the_worker() -> None:
+    """They are committed, so the database holds them for this worker: it has to look for them."""
+    lost: list[str] = []
+
+    class Leasing(FakeStore):
+        def apply(self, operations: Sequence[Operation], **options: object) -> Applied:
+            applied = super().apply(operations, **options)
+            applied.leased = [(new_main(worker="w", token="t7"), new_run())]
+            return applied
+
+    class Worker:
+        id = "w"
+
+        def astray(self, tokens: Iterable[str]) -> None:
+            lost.extend(tokens)
+
+    def fail(operations: Sequence[Operation], applied: Applied) -> None:
+        raise RuntimeError("no more threads")
+
+    with opened(Leasing(), on_commit=fail, lessor=Worker) as committer:
+        assert committer.run(record("one")) == "one is done"
+    assert lost == ["t7"]
 
 
 # Batches that fail
