@@ -465,6 +465,37 @@ def test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own(
     assert (result(run), seen) == (2, [2])
 
 
+def test_a_transaction_whose_answer_was_lost_is_not_repeated(
+    apps: Apps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit went through, and the connection was lost before its answer came."""
+    calls: list[str] = []
+
+    @step(transactional=True)
+    def pay(tx: detent.Transaction) -> str:
+        calls.append("pay")
+        tx.execute(INSERT.format("anna"))
+        return "paid"
+
+    @workflow
+    def flow() -> str:
+        return pay()
+
+    app = apps(flow)
+    transaction = app.engine.store.transaction
+
+    @contextmanager
+    def answer_lost(*args: Any, **options: Any) -> Iterator[Any]:
+        monkeypatch.setattr(app.engine.store, "transaction", transaction)
+        with transaction(*args, **options) as tx:
+            yield tx
+        raise DatabaseUnavailable("the database", "the connection was cut")
+
+    monkeypatch.setattr(app.engine.store, "transaction", answer_lost)
+    assert result(app.start(flow)) == "paid"
+    assert (calls, ledger()) == (["pay"], ["anna"])
+
+
 def lost_elsewhere(url: str) -> Exception:
     """What the driver of this database raises when another server, or another file, is away."""
     if url.startswith("postgresql"):
