@@ -110,6 +110,32 @@ def test_a_timed_out_wait_for_another_run_is_recorded(world: World) -> None:
     assert set(world.seen) == {ResultTimeout.__name__}
 
 
+def test_a_value_that_another_run_published_is_recorded(apps: Apps) -> None:
+    """The other run publishes another value later; a replay still sees the first one."""
+
+    @workflow
+    def publisher() -> None:
+        detent.publish("stage", "first")
+        detent.receive("go")
+        detent.publish("stage", "second")
+
+    @workflow
+    def reader() -> list[str]:
+        stage = app.run("publisher").published("stage")
+        detent.receive("go")
+        return [stage, app.run("publisher").published("stage")]
+
+    app = apps(publisher, reader)
+    other = app.options(id="publisher").start(publisher)
+    wait_parked(other)
+    run = app.start(reader)
+    wait_parked(run)
+    other.send("go", None)
+    result(other)
+    run.send("go", None)
+    assert result(run) == ["first", "second"]
+
+
 def test_a_run_cannot_wait_for_itself(apps: Apps) -> None:
     @workflow
     def flow() -> None:
