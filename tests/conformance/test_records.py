@@ -61,6 +61,16 @@ def test_a_record_is_written_once(store: SqlStore) -> None:
     assert journal(store)["charge"].result == "1"
 
 
+def test_a_failure_that_is_tried_again_gives_way_to_the_next_try(store: SqlStore) -> None:
+    """A compensation of a canceled run: its failure is final for the workflow, and is tried again."""
+    claimed = executing(store)
+    one(store, recording(claimed, new_step(state="failed", result=None, error='{"type":"E"}')))
+    later = new_step(state="retrying", result=None, wake_at=NOW + SECOND)
+    again = Record(worker=claimed.worker, run_id="run", steps=[later], reopen=True)
+    assert one(store, again) is Verdict.APPLIED
+    assert (journal(store)["charge"].state, journal(store)["charge"].wake_at) == ("retrying", NOW + SECOND)
+
+
 @pytest.mark.parametrize("seen", [StepState.EXECUTING, StepState.RETRYING, StepState.WAITING])
 def test_what_was_only_seen_gives_way_to_the_record(store: SqlStore, seen: StepState) -> None:
     claimed = executing(store)
