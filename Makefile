@@ -14,7 +14,7 @@ FAULTS  ?= 1000
 COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
 # All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
 # end them without warning: three at a time.  Those that stop the servers come last, and alone.
-QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/examples tests/kit tests/docs
+QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/mutants tests/examples tests/kit tests/docs
 SERVER_TESTS := tests/acceptance/test_database_away.py
 # The oldest and the newest that we support.
 POSTGRES_VERSIONS ?= 12 18

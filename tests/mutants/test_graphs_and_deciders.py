@@ -1,0 +1,145 @@
+"""Mutants of graphs, deciders and projections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.mutant import Mutant, expect_caught, expect_passing
+
+MUTANTS = [
+    Mutant(
+        "a skipped predecessor does not count",
+        "kernel/settle.py",
+        "done = state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)",
+        "done = state == ExecutionState.COMPLETED",
+        ("conformance/test_graphs.py::test_a_branch_that_is_not_taken_is_skipped_without_a_worker[sqlite]",),
+    ),
+    Mutant(
+        "a join begins after its first parent",
+        "kernel/advance.py",
+        """\
+        if count.settled == required:
+""",
+        """\
+        if count.settled >= 1:
+""",
+        ("unit/test_kernel_advance.py::test_a_join_waits_for_its_last_parent",),
+    ),
+    Mutant(
+        "more settles than parents are not noticed",
+        "kernel/advance.py",
+        "if count.settled > required or count.required != required:",
+        "if False:",
+        ("unit/test_kernel_advance.py::test_more_settles_than_parents_are_a_bug_and_say_so",),
+    ),
+    Mutant(
+        "an empty fan_out loses the order",
+        "graphs.py",
+        """\
+        if self._empty:
+            needs +=""",
+        """\
+        if False:
+            needs +=""",
+        (
+            "graphs/test_wiring.py::test_the_outputs_of_an_empty_group_are_an_empty_list_and_keep_the_order[sqlite]",
+        ),
+    ),
+    Mutant(
+        "verify ignores results",
+        "kernel/ancestry.py",
+        "[run_id, node, attempt, job, outcome, result, error, sorted(parents)]",
+        "[run_id, node, attempt, job, outcome, error, sorted(parents)]",
+        ("unit/test_kernel_ancestry.py::test_every_part_of_it_counts",),
+    ),
+    Mutant(
+        "verify ignores attempts",
+        "kernel/ancestry.py",
+        "[run_id, node, attempt, job, outcome, result, error, sorted(parents)]",
+        "[run_id, node, job, outcome, result, error, sorted(parents)]",
+        ("unit/test_kernel_ancestry.py::test_every_part_of_it_counts",),
+    ),
+    Mutant(
+        "policies and retries share one budget",
+        "runtime/nodes.py",
+        "stored.reattempts = {**spent, budget: count}",
+        "stored.reattempts = dict.fromkeys([*spent, budget], count)",
+        ("graphs/test_policies.py::test_retries_and_each_policy_have_counts_of_their_own[sqlite]",),
+    ),
+    Mutant(
+        "an executed input overtakes the inbox",
+        "stores/deciding.py",
+        "if not instance.waits and op.run_id not in self._arrived:",
+        "if True:",
+        (
+            "deciders/test_inbox.py::test_an_input_that_is_executed_comes_behind_what_waits_in_the_inbox[sqlite]",
+        ),
+    ),
+    Mutant(
+        "the same input id is decided twice",
+        "stores/deciding.py",
+        """\
+        if given.input_id is not None and (op.run_id, given.input_id) in self._known:
+            return Decided()
+""",
+        "",
+        ("deciders/test_rules.py::test_the_same_input_id_again_is_no_second_decision[sqlite]",),
+    ),
+    Mutant(
+        "the same input id waits twice in the inbox",
+        "stores/deciding.py",
+        "            if (op.run_id, op.input.input_id) in self._known:",
+        "            if False:",
+        ("deciders/test_inbox.py::test_the_same_input_id_waits_once[sqlite]",),
+    ),
+    Mutant(
+        "a keyed timer that is a dead letter cannot be cancelled",
+        "stores/decider_statements.py",
+        "PENDING = f\"(t.state IN {ACTIVE} OR t.outcome = 'dead_letter')\"",
+        'PENDING = f"t.state IN {ACTIVE}"',
+        ("deciders/test_rules_timers.py::test_cancelling_a_timer_reaches_its_dead_letter[sqlite]",),
+    ),
+    Mutant(
+        "a timer fires after it was cancelled",
+        "stores/batch.py",
+        """\
+    if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op.ends, op.timer):
+        return Decided(stale=True)
+""",
+        "",
+        (
+            "deciders/test_rules_timers.py::test_a_timer_that_is_cancelled_after_its_claim_does_not_fire[sqlite]",
+        ),
+    ),
+    Mutant(
+        "a projection moves beyond an event that it could not apply",
+        "kernel/project.py",
+        """\
+    row.position = position - 1
+    wait""",
+        """\
+    row.position = position
+    wait""",
+        (
+            "unit/test_kernel_project.py::test_a_blocked_generation_stands_before_its_event_and_waits_ever_longer",
+        ),
+    ),
+    Mutant(
+        "a projection that is behind replaces the live one",
+        "kernel/project.py",
+        "return rebuilt.position >= live.position and not",
+        "return not",
+        ("unit/test_kernel_project.py::test_only_what_is_behind_in_nothing_takes_over[fields2-False]",),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught(mutant: Mutant, tmp_path: Path) -> None:
+    expect_caught(mutant, tmp_path)
+
+
+def test_without_mutants_these_tests_pass(tmp_path: Path) -> None:
+    expect_passing(MUTANTS, tmp_path)
