@@ -1,13 +1,15 @@
 """A user's open transaction holds up what it concerns, and nothing else."""
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,6 +17,7 @@ import detent
 from detent import step, workflow
 from detent.aio import AsyncApp
 from detent.errors import AlreadyRunning, DatabaseUnavailable
+from detent.stores.changes import write_changes
 from tests.functions.test_within import connect, kind_of
 from tests.functions.world import Apps, eventually, result, state
 
@@ -266,3 +269,28 @@ def test_an_open_transaction_on_sqlite_blocks_all_writers_until_their_patience_e
         mine.commit()
     assert result(app.start(count, 1)) == 3
     assert result(app.run("same")) == 3
+
+
+@pytest.mark.parametrize("module_url", ["sqlite"], indirect=True)
+def test_a_start_within_a_transaction_on_sqlite_cannot_lose_its_turn_to_another_writer(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the write lock before it reads; else a commit in between would make it fail at once."""
+    app, refused = apps(count, worker=False), list[str]()
+    real = write_changes
+
+    def another_writes_first(*args: Any) -> Any:
+        with closing(sqlite3.connect(urlsplit(url).path[1:], timeout=0)) as other:
+            try:
+                other.execute("CREATE TABLE another (id INTEGER)")
+                other.commit()
+            except sqlite3.OperationalError as error:
+                refused.append(str(error))
+        return real(*args)
+
+    with open_transaction(url) as mine:
+        monkeypatch.setattr("detent.stores.batch.write_changes", another_writes_first)
+        run = app.options(id="same").within(mine).start(count, 1)
+        mine.commit()
+    assert refused == ["database is locked"]
+    assert app.run(run.id).state == "ready"
