@@ -15,7 +15,7 @@ from detent.kernel.model import Claimed
 from detent.runtime.services import Loop, Threads
 from detent.worker import upkeep
 from detent.worker.worker import Worker
-from tests.functions.world import Apps
+from tests.functions.world import Apps, eventually
 
 PATIENCE = 30.0
 
@@ -63,7 +63,7 @@ def test_a_lease_that_nobody_here_knows_is_handed_back(apps: Apps, definition: A
 
     with mock.patch.object(Worker, "deliver", lose_once):
         run = app.start(definition, 1)
-        assert lost
+        eventually(lambda: bool(lost), "it was delivered, and lost")
         worker = app.engine.worker
         assert worker is not None
         worker._in_flight.clear()  # as if it had been forgotten altogether

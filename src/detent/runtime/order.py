@@ -34,7 +34,8 @@ T = TypeVar("T")
 MOST_SPINS = 1000  # turns of the loop until code that polls counts as at rest
 QUIET_TICKS = 8  # turns of a loop that does not show what is ready, until it counts as at rest
 SPARE = 10.0  # seconds beyond the recorded time that code has to cancel a step again
-THREAD_LOOK, THREAD_LOOKS = 0.0005, 40  # seconds between two looks at what a thread does, and how many
+FIRST_LOOK, LONGEST_LOOK = 0.0005, 0.02  # seconds between two looks at what a thread does ...
+THREAD_TIME = 1.0  # ... which has so many to call again, or to end, before the next answer is delivered
 CANCELED = "a call that the workflow's own code cancelled"
 NOT_CANCELED = "its answer: the code does not cancel it any more"
 
@@ -132,13 +133,15 @@ class Turns:
         try:
             return await waiting
         finally:
-            self._let_thread_go_on(task, self._thread_calls, THREAD_LOOKS)
+            self._let_thread_go_on(task, self._thread_calls, 0.0)
 
-    def _let_thread_go_on(self, task: asyncio.Task[Any] | None, calls: int, looks: int) -> None:
+    def _let_thread_go_on(self, task: asyncio.Task[Any] | None, calls: int, waited: float) -> None:
         """Nobody sees what a thread does: give it the time to call again, or to return to its task."""
-        if looks and task in self._moving and calls == self._thread_calls and self.at_rest():
-            args = (task, calls, looks - 1)
-            self.loop.call_later(THREAD_LOOK, self._let_thread_go_on, *args, context=contextvars.Context())
+        away = task in self._moving and calls == self._thread_calls and self.at_rest()
+        if away and waited < THREAD_TIME:
+            look = min(max(FIRST_LOOK, waited / 4), LONGEST_LOOK)
+            args = (task, calls, waited + look)
+            self.loop.call_later(look, self._let_thread_go_on, *args, context=contextvars.Context())
         else:
             self._moving.discard(task)
             self._arm()
