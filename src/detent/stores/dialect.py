@@ -91,6 +91,44 @@ class Dialect(Protocol):
         ...
 
 
+class OnConflict:
+    """What PostgreSQL and SQLite have in common."""
+
+    def rows(self, *columns: str) -> str:
+        raise NotImplementedError
+
+    def by(self, index: str) -> str:
+        return ""
+
+    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
+        return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
+
+    def upsert_unless(
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        key: tuple[str, ...],
+        updated: tuple[str, ...],
+        unless: str,
+    ) -> str:
+        changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
+        return (
+            f"{self._insert(table, columns)} ON CONFLICT ({', '.join(key)})"
+            f" DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
+        )
+
+    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+        return f"{self._insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO NOTHING"
+
+    def _insert(self, table: str, columns: tuple[str, ...]) -> str:
+        names = ", ".join(columns)
+        # SQLite would take the ON of the conflict for that of a join.
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
+
+    def beyond(self, at: str, id: str, sign: str) -> str:
+        return f"({at}, {id}) {sign} (:at, :id)"
+
+
 def insert(d: Dialect, table: str, columns: tuple[str, ...]) -> str:
     """INSERT the batch."""
     names = ", ".join(columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..kernel.model import Step
 from .base import STOPPED_AFTER, named_to_pyformat
-from .dialect import columns_of, kind_of
+from .dialect import OnConflict, columns_of, kind_of
 from .quick import End
 from .statements import ACTIVE_HERO, FINAL_STEP
 
@@ -16,7 +16,7 @@ HELD_LOCKS = (
 )
 
 
-class PostgresDialect:
+class PostgresDialect(OnConflict):
     server_now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)"
     skip_locked = "SKIP LOCKED"
     bytewise = 'COLLATE "C"'
@@ -33,9 +33,6 @@ class PostgresDialect:
     def lock(self, alias: str) -> str:
         return f"FOR UPDATE OF {alias}"
 
-    def by(self, index: str) -> str:
-        return ""
-
     def rows(self, *columns: str) -> str:
         types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
         return f"json_to_recordset(CAST(:rows AS json)) AS x({types})"
@@ -46,37 +43,9 @@ class PostgresDialect:
     def one_of(self, column: str, field: str) -> str:
         return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field)}))"
 
-    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
-        return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
-
-    def upsert_unless(
-        self,
-        table: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...],
-        updated: tuple[str, ...],
-        unless: str,
-    ) -> str:
-        names = ", ".join(columns)
-        changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)}"
-            f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
-        )
-
-    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
-        names = ", ".join(columns)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)}"
-            f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
-        )
-
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
         return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"
-
-    def beyond(self, at: str, id: str, sign: str) -> str:
-        return f"({at}, {id}) {sign} (:at, :id)"
 
     def gathered(self, name: str, *values: str) -> str:
         return f"CAST(json_object_agg({name}, json_build_array({', '.join(values)})) AS text)"

@@ -23,7 +23,7 @@ from ..forks import watch_forks
 from ..kernel.model import Operation, Step
 from .base import LOCK_WAIT, Line, Listener, Office, Trouble, Tx, Way, batch
 from .database_file import DatabaseFile, FileConnection
-from .dialect import columns_of
+from .dialect import OnConflict, columns_of
 from .neighbours import Ear, LockFiles, Neighbours, NoOffice, Silence
 from .queries import build_queries
 from .quick import records_only
@@ -35,7 +35,7 @@ IN_MEMORY = "a SQLite database in memory exists only in the process that opened 
 LONGEST_WAIT = 300.0  # seconds that a transactional step waits for writers: others of its kind may take long
 
 
-class SqliteDialect:
+class SqliteDialect(OnConflict):
     server_now = ":now"
     skip_locked = ""
     bytewise = ""  # unless told otherwise, SQLite compares so
@@ -51,9 +51,6 @@ class SqliteDialect:
     def lock(self, alias: str) -> str:
         return ""  # the transaction is the lock
 
-    def by(self, index: str) -> str:
-        return ""
-
     def rows(self, *columns: str) -> str:
         fields = ", ".join(f"json_extract(value, '$.{c}') AS {c}" for c in columns)
         return f"(SELECT {fields} FROM json_each(:rows)) AS x"
@@ -64,37 +61,9 @@ class SqliteDialect:
     def one_of(self, column: str, field: str) -> str:
         return f"{column} IN (SELECT x.{field} FROM {self.rows(field)})"
 
-    def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
-        return f"UPDATE {table} AS t SET {assignments} FROM {self.rows(*columns)} WHERE {where}"
-
-    def upsert_unless(
-        self,
-        table: str,
-        columns: tuple[str, ...],
-        key: tuple[str, ...],
-        updated: tuple[str, ...],
-        unless: str,
-    ) -> str:
-        names = ", ".join(columns)
-        changes = ", ".join(f"{c} = excluded.{c}" for c in updated)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
-            f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
-        )
-
-    def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
-        names = ", ".join(columns)
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
-            f" ON CONFLICT ({', '.join(key)}) DO NOTHING"
-        )
-
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         names, fields = ", ".join(columns), ", ".join(f"x.{c}" for c in columns)
         return f"DELETE FROM {table} WHERE ({names}) IN (SELECT {fields} FROM {self.rows(*columns)})"
-
-    def beyond(self, at: str, id: str, sign: str) -> str:
-        return f"({at}, {id}) {sign} (:at, :id)"
 
     def gathered(self, name: str, *values: str) -> str:
         return f"json_group_object({name}, json_array({', '.join(values)}))"
