@@ -224,7 +224,7 @@ async def _contained(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 def checked_kinds(events: Any) -> tuple[type[Event], ...] | None:
-    """The event classes that a subscriber asks for; None if one of them is no event class."""
+    """The event classes that a subscriber asks for; None if one of them is not an event class."""
     if events is None:
         return (Event,)
     if isinstance(events, type):

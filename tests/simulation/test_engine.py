@@ -168,7 +168,7 @@ BROKEN: dict[str, tuple[list[Any], Faults, str]] = {
         LOST_ANSWERS,
         "the ledger of|runs again",
     ),
-    "whoever left may become the leader": (
+    "a caller that has left may become the leader": (
         [mock.patch.object(Entry, "waits", property(lambda self: self._signal is not None))],
         Faults(error=0.2, interrupt=3.0, preempt=0.02),
         "did not finish|caused",

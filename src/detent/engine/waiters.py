@@ -95,7 +95,7 @@ class Waiters:
             if self._thread is None:
                 self._closed = False
                 thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
-                thread.start()  # may raise: then nobody waits, and the next one tries again
+                thread.start()  # may raise: then no thread runs, and the next waiter tries again
                 self._thread = thread
             self._waiting.setdefault(waiter.run_id, []).append(waiter)
         if not waiter.looked:

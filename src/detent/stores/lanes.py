@@ -210,7 +210,7 @@ class Lane(SuspendedLane):
 
 
 class Pool(SuspendedPool):
-    """A few lanes for whoever needs one: reads, or users' transactions."""
+    """A few lanes to share: for reads, or for users' transactions."""
 
     def __init__(
         self,

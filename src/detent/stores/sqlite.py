@@ -170,7 +170,7 @@ class SqliteDriver:
         self.writes += 1
         if patient:
             _patiently(connection, "BEGIN IMMEDIATE")
-        else:  # whoever asks decides whether to wait for longer
+        else:  # the caller decides whether to wait for longer
             connection.execute("BEGIN IMMEDIATE")
 
     def begin_for_user(self, connection: sqlite3.Connection, owner: str, isolation: str | None) -> None:

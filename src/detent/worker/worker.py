@@ -315,7 +315,7 @@ class Worker:
         with self._guard:
             work = self._running.get(item.run_id, {}).get(item.node)
             if work is not None and work.claimed.token == item.token:
-                if work.delivery == "begun":  # whoever delivered it was interrupted behind that
+                if work.delivery == "begun":  # the delivering thread was interrupted after that
                     return
                 self._forget(work)
                 if work.delivery == "delivered":
