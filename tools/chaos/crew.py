@@ -50,8 +50,9 @@ class Crew:
         self.client = self._client()
 
     def kill(self, member: Member) -> None:
-        self.killed[member.pid].append(time.monotonic_ns())
         member.kill()
+        # Noted behind the signal: until then it may begin another body.
+        self.killed[member.pid].append(time.monotonic_ns())
 
     def kill_worker(self, slot: int) -> int:
         """Kill a worker without warning, and start another one in its place."""
