@@ -224,7 +224,6 @@ MUTANTS = [
         '""",',
         (
             "conformance/test_park_and_wake.py::test_a_message_sent_while_its_receiver_parks_is_not_lost[postgres]",
-            "conformance/test_park_and_wake.py::test_a_park_beside_a_message_that_is_being_sent_does_not_sleep_through_it[mysql]",
         ),
     ),
     Mutant(
