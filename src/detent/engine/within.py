@@ -51,9 +51,7 @@ def _save(store: SqlStore, tx: Tx) -> None:
     """Set the savepoint; raise ConfigurationError if there is no transaction to set it in."""
     if store.dialect == "sqlite":
         _begin_sqlite(tx)
-        # Take the write lock before anything is read.  A transaction that reads first cannot become a writer
-        # any more when another connection has committed since: it would fail at once, without waiting.
-        tx.run("DELETE FROM detent_waits WHERE 0")
+        store.become_writer(tx)
     try:
         tx.run(f"SAVEPOINT {_SAVEPOINT}")
         if store.dialect == "mysql":

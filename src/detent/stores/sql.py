@@ -494,6 +494,14 @@ class SqlStore(DeciderVerbs):
 
     # Inside of a user's transaction
 
+    def become_writer(self, tx: Tx) -> None:
+        """Take SQLite's write lock for a user's transaction, before anything is read in it.
+
+        A transaction that reads first cannot become a writer any more when another connection has
+        committed since: it would fail at once, without waiting.
+        """
+        tx.run("DELETE FROM detent_waits WHERE 0")
+
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in a transaction that somebody else will end."""
         applied = batches.apply(tx, [operation], helpers_wanted=True)
