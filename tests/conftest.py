@@ -209,7 +209,7 @@ class PostgresAdmin:
         if self._connection.info.server_version >= 130000:
             self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
             return
-        # Without FORCE: nobody connects any more, and whoever is connected is cut off.
+        # Without FORCE: refuse new connections, and end those that exist.
         for _ in range(100):
             self._execute(
                 sql.SQL(

@@ -109,7 +109,7 @@ def test_a_worker_stops_claiming_and_what_it_executes_is_not_recorded(path: Path
     late = other.start(doubled, 5)
     gate.open()
     time.sleep(1.5)
-    assert late.refresh().state == "ready"  # nobody has claimed it, nor anything else
+    assert late.refresh().state == "ready"  # the worker claims nothing
     assert [run.type for run in other.runs()] == ["doubled"]
     began = time.monotonic()
     app.close()

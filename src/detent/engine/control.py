@@ -32,7 +32,7 @@ class Control:
 
     @property
     def services(self) -> Services:
-        """What executing needs; opens the app where nobody has."""
+        """What executing needs.  Opens the app if it is not open yet."""
         raise NotImplementedError
 
     def row(self, run_id: str) -> RunRow:

@@ -93,7 +93,7 @@ class Watch:
             except Exception:
                 log.exception("looking for connections without an answer failed")
             with self._guard:
-                if not self._connections and stopping is self._stopping:  # nobody has closed the store
+                if not self._connections and stopping is self._stopping:  # the store was not closed meanwhile
                     self._thread = None
                     return
 

@@ -39,7 +39,7 @@ class SimDialect(SqliteDialect):
 class SimConnection(sqlite3.Connection):
     """Gives up the write lock when it is closed.
 
-    It is kept for whoever connects next: opening one, and preparing its statements, would take more time
+    It is kept for the next connect: opening one, and preparing its statements, would take more time
     than all the rest.
     """
 

@@ -413,7 +413,7 @@ class World:
             repeated = 0.0 if self.quiet else self.faults.repeated
             if repeated and self.scheduler.random.random() < repeated:
                 self.note("FAULT the batch arrives twice")
-                with suppress(sqlite3.Error, DetentError):  # nobody waits for the second answer
+                with suppress(sqlite3.Error, DetentError):  # the second answer is not needed
                     self._check_settles(operations, apply(operations).answers)
             return applied
 
