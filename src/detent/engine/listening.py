@@ -54,7 +54,8 @@ class Listening:
                     listener = self._store.driver.listener()
                     if self._stopped is stopped:
                         self._listener = listener
-                    self._heard("")  # what was said while nobody listened
+                    if not stopped.is_set():
+                        self._heard("")  # what was said before we listened
                 for payload in listener.wait(listener.longest):
                     if not stopped.is_set():
                         self._heard(payload)
