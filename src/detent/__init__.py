@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .aio import AsyncApp, AsyncRun
     from .aio.app import AsyncStarter, AsyncWithin
     from .aio.runs import AsyncRuns
-    from .app import App, Run, Runs, Starter, Within
+    from .app import App, Starter, Within
     from .context import Context, LogFields, log_fields
     from .deciders import Decider, EffectContext, Transition, upcaster
     from .decisions import Decision, Recorded, Timer, TimerCancelled
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
     from .projections import Projection
+    from .runs import Run, Runs
     from .runtime.transactions import AsyncTransaction, Transaction
     from .runtime.views import AsyncView, View
     from .workflows import Workflow, cancel_if, job_options, on_exception, task
@@ -177,7 +178,7 @@ _HOMES = {
     "aio": "AsyncApp AsyncRun",
     "aio.app": "AsyncStarter AsyncWithin",
     "aio.runs": "AsyncRuns",
-    "app": "App Run Runs Starter Within",
+    "app": "App Starter Within",
     "context": "Context LogFields log_fields",
     "deciders": "Decider EffectContext Transition upcaster",
     "decisions": "Decision Recorded Timer TimerCancelled",
@@ -202,6 +203,7 @@ _HOMES = {
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.policies": "ExceptionPolicy Retry",
     "projections": "Projection",
+    "runs": "Run Runs",
     "runtime.transactions": "AsyncTransaction Transaction",
     "runtime.views": "AsyncView View",
     "workflows": "Workflow cancel_if job_options on_exception task",

@@ -67,7 +67,7 @@ class Prefixes(SqlStore):
 
 
 def exported(run: detent.Run[Any]) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(json.dumps(export(run._app.engine, run.refresh().row)))
+    document: dict[str, Any] = json.loads(json.dumps(export(run._engine, run.refresh().row)))
     return document
 
 

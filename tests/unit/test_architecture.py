@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("worker",),
     ("engine",),
+    ("runs",),
     ("app",),
     ("aio",),
     ("dashboard",),

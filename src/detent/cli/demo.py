@@ -25,8 +25,9 @@ from urllib.parse import quote
 import click
 
 from .. import demo as shop
-from ..app import App, Run
+from ..app import App
 from ..kernel.model import RunState, Step, StepState
+from ..runs import Run
 from .command import Command, Failure, command
 from .output import console, write_json
 from .stage import Act, Curtain, Proof, Stage, View, stage_for

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..app import App, Run
+from ..app import App
 from ..engine.views import Happening
 from ..errors import StepMismatch, StepsNotAsked
+from ..runs import Run
 from .documents import payload
 from .output import brief_call
 

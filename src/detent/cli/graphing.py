@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..app import App, Run
+from ..app import App
 from ..engine.graphs import NodeState, drawn_of
 from ..kernel.drawing import Drawn, counted, layers
+from ..runs import Run
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import error_document, iso, payload
 from .finding import opened

@@ -9,10 +9,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..app import App, Run
+from ..app import App
 from ..clock import from_micros, span_micros
 from ..engine.queries import STATES
 from ..kernel.model import Attribute
+from ..runs import Run
 from ..stores.listing import Overdue
 from .command import Loose, app_argument, command, json_option
 from .documents import iso, payload, run_document

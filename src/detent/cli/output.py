@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..app import Run
 from ..kernel.model import Error
+from ..runs import Run
 
 STYLES = {
     "ready": "cyan",

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..app import App, Run
+from ..app import App
 from ..clock import from_micros
 from ..engine.exports import export
 from ..engine.liveness import living
 from ..engine.views import Execution, Happening
+from ..runs import Run
 from ..stores.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
 from .documents import (

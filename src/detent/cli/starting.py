@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from ..app import App, Run
+from ..app import App
 from ..blueprint import Blueprint
 from ..errors import DetentError
 from ..functions import Definition
 from ..kernel.model import Attribute
+from ..runs import Run
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import payload, run_document
 from .finding import opened

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import click
 
-from ..app import App, Run
+from ..app import App
 from ..clock import from_micros, span_micros
 from ..engine.retention import count_expired
+from ..runs import Run
 from ..stores.checkup import schema
 from .command import Failure, app_argument, command, id_argument, json_option
 from .documents import iso, run_document

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
-from ..app import App, Run, Starter
+from ..app import App, Starter
 from ..blueprint import Blueprint
 from ..deciders import Decider, is_decider
 from ..engine import Engine, checked_options, checked_settings
@@ -15,6 +15,7 @@ from ..engine.including import collect
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
 from ..kernel.model import RunState
+from ..runs import Run
 from ..stores.sql import SqlStore
 from .clock import ManualClock, span_of_parts
 

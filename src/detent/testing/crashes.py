@@ -7,9 +7,9 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from ..app import Run
 from ..deciders import is_decider
 from ..graphs import job_name
+from ..runs import Run
 from ..runtime.failures import describe
 from ..stores.base import Driver
 from ..stores.sqlite import SqliteDriver
