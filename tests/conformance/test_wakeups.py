@@ -14,9 +14,10 @@ import pytest
 
 from detent.clock import SystemClock
 from detent.kernel.model import Start, WorkerRow
-from detent.stores.base import KEEP_BUSY, Listener, Office, Tx
+from detent.stores.base import Listener, Office, Tx
 from detent.stores.mysql import MySqlListener
 from detent.stores.neighbours import Ear, LockFiles
+from detent.stores.session_locks import KEEP_BUSY, SessionLock
 from detent.stores.sql import SqlStore
 from detent.worker.heart import SUSPECTED, Heart
 from tests.conformance.builders import (
@@ -299,6 +300,44 @@ def test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_b
     mine.beat()
     assert other._office.vacant([worker]) == set()
     assert lease_of(store, worker) > lease
+
+
+def test_a_lock_that_its_session_lost_is_taken_again_by_the_next_heartbeat(
+    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+) -> None:
+    """The session goes on; only its lock is gone."""
+    mine, other = hearts
+    office = mine._office
+    if not isinstance(office, SessionLock):
+        return  # a file stays locked as long as its process runs
+    mine.beat()
+    with office._connection.cursor() as cursor:
+        mysql = store.dialect == "mysql"
+        cursor.execute("SELECT RELEASE_ALL_LOCKS()" if mysql else "SELECT pg_advisory_unlock_all()")
+        cursor.fetchall()
+    assert other._office.vacant([worker]) == {worker.id}
+    mine.beat()
+    assert other._office.vacant([worker]) == set()
+
+
+def test_the_end_of_a_lock_session_wakes_its_heartbeat(
+    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+) -> None:
+    """So the lock is free for a fraction of a second, and no other worker doubts that this one is alive."""
+    mine, _ = hearts
+    if not isinstance(mine._office, SessionLock):
+        return  # a file stays locked as long as its process runs
+    stopping = threading.Event()
+    resting = threading.Thread(target=mine._office.rest, args=(stopping, 60.0))
+    resting.start()
+    try:
+        cut_off(store, mine._office)
+        eventually(lambda: not resting.is_alive(), "the heartbeat is due at once")
+    finally:
+        stopping.set()
+        resting.join()
+    mine.beat()
+    assert not mine._office._ended()
 
 
 def lease_of(store: SqlStore, worker: WorkerRow) -> int:

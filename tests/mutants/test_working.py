@@ -144,8 +144,8 @@ MUTANTS = [
     Mutant(
         "the lease is not renewed",
         "worker/heart.py",
-        "if taken or time.monotonic() - self._renewed > self._lease / 4e6:",
-        "if False:",
+        "alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())",
+        "alive = True",
         (
             "conformance/test_wakeups.py::test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat[sqlite]",
         ),
@@ -167,18 +167,28 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "a lost lock session is not replaced",
+        "a lost lock is not taken again",
         "worker/heart.py",
         """\
-            self._office.doubt()
-            taken = self._office.take(self._worker) or taken
-""",
+            if self._office.take(self._worker) and not self._renew():
+                return
+        if time""",
         """\
             pass
-""",
+        if time""",
         (
-            "conformance/test_wakeups.py::test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat[postgres]",
-            "conformance/test_wakeups.py::test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat[mysql]",
+            "conformance/test_wakeups.py::test_a_lock_that_its_session_lost_is_taken_again_by_the_next_heartbeat[postgres]",
+            "conformance/test_wakeups.py::test_a_lock_that_its_session_lost_is_taken_again_by_the_next_heartbeat[mysql]",
+        ),
+    ),
+    Mutant(
+        "the end of a lock session is noticed only by the next heartbeat",
+        "stores/session_locks.py",
+        "if self._mine is not None and self._ended():",
+        "if False:",
+        (
+            "conformance/test_wakeups.py::test_the_end_of_a_lock_session_wakes_its_heartbeat[postgres]",
+            "conformance/test_wakeups.py::test_the_end_of_a_lock_session_wakes_its_heartbeat[mysql]",
         ),
     ),
     Mutant(

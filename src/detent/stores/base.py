@@ -10,6 +10,7 @@ import contextvars
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -27,8 +28,6 @@ T = TypeVar("T")
 log = logging.getLogger("detent")
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
-OFFICE_LOOK = 5.0  # seconds after which we look whether our own session lives, if nobody saw it
-KEEP_BUSY = 30.0  # seconds after which that session is used again: servers end idle ones
 STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
 LOCK_WAIT = 5.0  # seconds that a statement of ours waits for a lock before it is tried again
 SHARED = ("detent_counters", "detent_workers")  # tables whose rows are locked by operations of many runs
@@ -68,8 +67,16 @@ class Office(Protocol):
         """The database has just seen our sign of life: there is no need to look after it."""
         ...
 
+    def missed(self) -> None:
+        """The database does not see our sign of life, though it could: give it anew when it is taken next."""
+        ...
+
     def doubt(self) -> None:
         """The database was away: our sign of life may be lost, so look when it is taken next."""
+        ...
+
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        """Wait until `stopping` is set, and say whether it is; return early if our sign of life is lost."""
         ...
 
     def leave(self) -> None: ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -19,9 +18,7 @@ from ..errors import DatabaseUnavailable, MissingDriver, PacketTooLarge
 from ..kernel.model import Operation, Step, WorkerRow
 from .addresses import mysql_address, unchecked
 from .base import (
-    KEEP_BUSY,
     LOCK_WAIT,
-    OFFICE_LOOK,
     SHARED,
     STOPPED_AFTER,
     Line,
@@ -39,6 +36,7 @@ from .mysql_statements import MySqlDialect, record
 from .queries import build_queries
 from .quick import records_only
 from .servers import ServerDriver
+from .session_locks import SessionLock
 from .statements import Statements, build
 from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 
@@ -448,60 +446,38 @@ class MySqlListener:
         self._connection.close()
 
 
-class NamedLocks:
-    """A worker lives as long as the session that holds its named lock."""
+class NamedLocks(SessionLock):
+    """A worker is alive as long as the session that holds its named lock."""
+
+    errors = pymysql.MySQLError
 
     def __init__(self, driver: MySqlDriver) -> None:
+        super().__init__()
         self._driver = driver
-        self._connection: Any = None
-        self._mine: int | None = None
-        self._sure_until = 0.0
-        self._used_at = 0.0
-
-    def take(self, worker: WorkerRow) -> bool:
-        now = time.monotonic()
-        sure = now < self._sure_until and now - self._used_at < KEEP_BUSY
-        if self._mine == worker.lock_no and (sure or self._alive()):
-            return False
-        self.leave()
-        # At once or not: a session of ours that was cut off may hold it still, and then somebody
-        # vouches for us; the next time we ask again.
-        if self._ask("SELECT GET_LOCK(%s, 0)", worker) == 1:
-            self._mine = worker.lock_no
-            self._used_at = time.monotonic()
-            self._sure_until = self._used_at + OFFICE_LOOK
-        return True
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        return {worker.id for worker in workers if self._ask("SELECT IS_FREE_LOCK(%s)", worker) == 1}
+        connection = self._open()
+        return {worker.id for worker in workers if _ask_lock(connection, "IS_FREE_LOCK(%s)", worker.lock_no)}
 
-    def seen(self) -> None:
-        self._sure_until = time.monotonic() + OFFICE_LOOK
+    def _connect(self) -> Any:
+        connection = self._driver.connect()
+        self._driver.unhurried(connection)
+        return connection
 
-    def doubt(self) -> None:
-        self._sure_until = 0.0
+    def _closed(self, connection: Any) -> bool:
+        return not connection.open
 
-    def leave(self) -> None:
-        if self._connection is not None:
-            if self._connection.open:
-                self._connection.close()
-            self._connection = None
-            self._mine = None
+    def _socket(self, connection: Any) -> Any:
+        return connection._sock
 
-    def _alive(self) -> bool:
-        try:
-            self._connection.ping(reconnect=False)
-        except pymysql.MySQLError:
-            return False
-        self._used_at = time.monotonic()
-        self._sure_until = self._used_at + OFFICE_LOOK
-        return True
+    def _ping(self, connection: Any) -> None:
+        connection.ping(reconnect=False)
 
-    def _ask(self, statement: str, worker: WorkerRow) -> Any:
-        if self._connection is None or not self._connection.open:
-            self._connection = self._driver.connect()
-            self._driver.unhurried(self._connection)
-            self._mine = None
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement, [f"detent.{worker.lock_no}"])
-            return cursor.fetchone()[0]
+    def _try_lock(self, connection: Any, lock_no: int) -> bool:
+        return _ask_lock(connection, "GET_LOCK(%s, 0)", lock_no)
+
+
+def _ask_lock(connection: Any, call: str, lock_no: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {call}", [f"detent.{lock_no}"])
+        return bool(cursor.fetchone()[0])

@@ -277,8 +277,14 @@ class LockFiles:
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return {worker.id for worker in workers if not self._locked(self._path(worker.id))}
 
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        return stopping.wait(seconds)
+
     def seen(self) -> None:
         pass
+
+    def missed(self) -> None:
+        """The database cannot see a lock on a file."""
 
     def doubt(self) -> None:
         """The kernel holds our lock as long as we live, whatever became of the database."""
@@ -325,7 +331,13 @@ class NoOffice:
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
 
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        return stopping.wait(seconds)
+
     def seen(self) -> None:
+        pass
+
+    def missed(self) -> None:
         pass
 
     def doubt(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,7 @@ from ..errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
 from ..kernel.model import Operation, WorkerRow
 from .addresses import unreadable
 from .base import (
-    KEEP_BUSY,
     LOCK_WAIT,
-    OFFICE_LOOK,
     SHARED,
     STOPPED_AFTER,
     Line,
@@ -40,6 +39,7 @@ from .postgres_statements import HELD_LOCKS, PostgresDialect, end, record
 from .queries import build_queries
 from .quick import quick_batch
 from .servers import ServerDriver
+from .session_locks import SessionLock
 from .statements import Statements, build
 from .watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 
@@ -385,63 +385,36 @@ class PostgresListener:
         self._connection.close()
 
 
-class AdvisoryLocks:
-    """A worker lives as long as the session that holds its advisory lock."""
+class AdvisoryLocks(SessionLock):
+    """A worker is alive as long as the session that holds its advisory lock."""
+
+    errors = psycopg.Error
 
     def __init__(self, driver: PostgresDriver) -> None:
+        super().__init__()
         self._driver = driver
-        self._connection: Any = None
-        self._mine: int | None = None
-        self._sure_until = 0.0
-        self._used_at = 0.0
-
-    def take(self, worker: WorkerRow) -> bool:
-        now = time.monotonic()
-        sure = now < self._sure_until and now - self._used_at < KEEP_BUSY
-        if self._mine == worker.lock_no and (sure or self._alive()):
-            return False
-        self.leave()
-        # Not the blocking form: a session of ours that was cut off may hold it still, and then
-        # somebody vouches for us; the next time we ask again.
-        rows = self._open().execute("SELECT pg_try_advisory_lock(%s)", [worker.lock_no]).fetchall()
-        if rows[0][0]:
-            self._mine = worker.lock_no
-            self._used_at = time.monotonic()
-            self._sure_until = self._used_at + OFFICE_LOOK
-        return True
-
-    def _alive(self) -> bool:
-        try:
-            self._connection.execute("SELECT 1")
-        except psycopg.Error:
-            return False
-        self._used_at = time.monotonic()
-        self._sure_until = self._used_at + OFFICE_LOOK
-        return True
-
-    def _open(self) -> Any:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._driver.connect()
-            self._driver.unhurried(self._connection)
-            self._mine = None
-        return self._connection
 
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        rows = self._open().execute(HELD_LOCKS).fetchall()
-        held = {row[0] for row in rows}
+        held = {row[0] for row in self._open().execute(HELD_LOCKS).fetchall()}
         return {worker.id for worker in workers if worker.lock_no not in held}
 
-    def seen(self) -> None:
-        self._sure_until = time.monotonic() + OFFICE_LOOK
+    def _connect(self) -> Any:
+        connection = self._driver.connect()
+        self._driver.unhurried(connection)
+        return connection
 
-    def doubt(self) -> None:
-        self._sure_until = 0.0
+    def _closed(self, connection: Any) -> bool:
+        return bool(connection.closed)
 
-    def leave(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            self._mine = None
+    def _socket(self, connection: Any) -> Any:
+        return connection
+
+    def _ping(self, connection: Any) -> None:
+        connection.execute("SELECT 1")
+
+    def _try_lock(self, connection: Any, lock_no: int) -> bool:
+        rows = connection.execute("SELECT pg_try_advisory_lock(%s)", [lock_no]).fetchall()
+        return bool(rows[0][0])
 
 
 class Pause:
@@ -469,7 +442,13 @@ class LeaseOnly:
     def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
         return set()
 
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        return stopping.wait(seconds)
+
     def seen(self) -> None:
+        pass
+
+    def missed(self) -> None:
         pass
 
     def doubt(self) -> None:

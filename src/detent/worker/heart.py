@@ -80,7 +80,7 @@ class Heart:
 
     def _live(self) -> None:
         wait = 0.0  # the first look at once: who died before we came is found one look earlier
-        while not self._stopping.wait(wait):
+        while not self._office.rest(self._stopping, wait):
             try:
                 self.beat()
                 wait = BEAT / 2 if self._suspects else BEAT
@@ -97,7 +97,8 @@ class Heart:
 
     def beat(self) -> None:
         """One look at the world."""
-        taken = self._office.take(self._worker)
+        if self._office.take(self._worker) and not self._renew():
+            return
         pulse = self._look()
         mine = [held for id, _, _, held in pulse.workers if id == self._worker.id]
         if not mine:
@@ -106,16 +107,21 @@ class Heart:
         if mine[0]:
             self._office.seen()
         else:
-            self._office.doubt()
-            taken = self._office.take(self._worker) or taken
-        # Others may have missed our sign of life: the lease tells them that we are here.
-        if taken or time.monotonic() - self._renewed > self._lease / 4e6:
-            self._renewed = time.monotonic()
-            if not self._store.renew(self._worker.id, lease=self._lease, now=_wall()):
-                self._lost()
+            self._office.missed()
+            if self._office.take(self._worker) and not self._renew():
                 return
+        if time.monotonic() - self._renewed > self._lease / 4e6 and not self._renew():
+            return
         self._rescue(pulse)
         self._on_pulse(pulse)
+
+    def _renew(self) -> bool:
+        """Renew the lease, which also tells workers that missed our lock that we are alive."""
+        self._renewed = time.monotonic()
+        alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        if not alive:
+            self._lost()
+        return alive
 
     def _lost(self) -> None:
         """We were thought dead: what we held belongs to others now.  Begin anew under another name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -250,8 +251,14 @@ class SimOffice:
         self._world.call(self.process, "look at locks")
         return {worker.id for worker in workers if worker.id not in self._world.locks}
 
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        return stopping.wait(seconds)
+
     def seen(self) -> None:
         self._sure = True
+
+    def missed(self) -> None:
+        self._sure = False
 
     def doubt(self) -> None:
         self._sure = False
