@@ -48,7 +48,7 @@ LARGEST_BATCH = 1000
 LARGEST_BYTES = 4 * 1024 * 1024
 FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0  # seconds between two tries while the database is away
 LONGEST_ASIDE = 0.5  # seconds between two tries aside, where the database does not wait for locks
-MOST_INTERRUPTIONS = 3  # leaders that an operation may see interrupted before it is given up
+MOST_INTERRUPTIONS = 3  # of leaders, before an operation fails; the committer's thread is not interrupted
 AWAY = (Trouble.GONE, Trouble.RETRY)  # RETRY comes here when the store has given up trying
 _SERVER = Entry(Operation(), None)  # stands for the committer's thread until that has taken over
 
@@ -267,12 +267,13 @@ class Committer:
             self._queue = deque(again + rest)
             self._batch = []
 
-    def _hand_on(self, leader: Entry) -> None:
+    def _hand_on(self, leader: Entry, *, to_thread: bool = False) -> None:
         with self._mutex:
             if self._leading is not leader:
                 return
             closing = self._closing.is_set()
-            heir = next((entry for entry in self._queue if entry.waits and (entry.may_lead or closing)), None)
+            heirs = (entry for entry in self._queue if entry.waits and (entry.may_lead or closing))
+            heir = None if to_thread and not closing else next(heirs, None)
             if heir is None and self._queue:
                 # While closing, the thread is leaving; and there may be none yet.
                 heir = leader if closing or not self._start_thread() else _SERVER
@@ -315,7 +316,8 @@ class Committer:
                         other.fail(error)
             self._answer([other for other in self._batch if other.answered])
             self._put_back(without=entry)
-            self._hand_on(entry)
+            # An interruption that comes again and again must not fail the others in the batch.
+            self._hand_on(entry, to_thread=True)
             if self._leading is entry:  # while closing, and with callers on a loop only
                 self._lead(entry)
         self._asides.forget(entry)

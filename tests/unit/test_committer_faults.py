@@ -313,6 +313,26 @@ def _interrupt_at(function: str, line: int) -> bool:
     return bool(hit)
 
 
+def test_an_operation_does_not_fail_because_its_leaders_are_interrupted_one_after_the_other() -> None:
+    """Every caller that commits in its own thread is interrupted while it does."""
+    store = FakeStore()
+    own_thread: list[str] = []
+
+    def interrupt(runs: list[str]) -> None:
+        if threading.current_thread().name != "detent-committer":
+            own_thread.append(threading.current_thread().name)
+            raise Interrupted
+
+    with opened(store) as committer:
+        with busy(committer, store):
+            calls = [Call(committer, f"leader {number}") for number in range(6)]
+            queued(committer, len(calls))
+            store.before = interrupt
+        answers = [call.end().answer for call in calls]
+    assert own_thread
+    assert answers.count(None) == len(own_thread) == 1
+
+
 def test_a_storm_of_interruptions_leaves_nothing_stuck() -> None:
     """Exceptions set in any thread at any moment; each caller ends, and the next commit goes through."""
     store, seed = FakeStore(), random.Random(11)
