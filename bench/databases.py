@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from detent.ids import uuid7
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 URLS = {"postgres": "DETENT_TEST_POSTGRES_URL", "mysql": "DETENT_TEST_MYSQL_URL"}
 CONTROLS = {"postgres": "DETENT_TEST_POSTGRES_CONTROL", "mysql": "DETENT_TEST_MYSQL_CONTROL"}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import detent
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 from . import workflows
 from .peers.protocol import CONCURRENCY, Figure, from_window, window

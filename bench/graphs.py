@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 import detent
+from detent.definitions.graphs import NodeRef
 
 from . import workflows
 from .peers.protocol import CONCURRENCY, WIDTH, Figure, Window, from_window, window
@@ -33,7 +34,7 @@ def chain(length: int) -> detent.Graph:
 def layered(layers: int, width: int) -> detent.Graph:
     """Every node needs three of the layer before."""
     g = detent.Graph("layers")
-    before: list[detent.graphs.NodeRef] = []
+    before: list[NodeRef] = []
     for layer in range(layers):
         before = [
             g.node(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 ROWS = 300
 BATCH = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 from .databases import server_cpu
 

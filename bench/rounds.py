@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 from .catalogue import COMPARED, ONCE, SYSTEMS
 from .databases import fresh_database

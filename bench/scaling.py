@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import detent
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 from . import workflows
 from .peers.protocol import CONCURRENCY, Figure, from_window, window

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import detent
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 from . import workflows
 from .databases import fresh_database

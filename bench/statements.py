@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 from tools import servers
 
 from .databases import CONTROLS, URLS

@@ -24,9 +24,9 @@ from psycopg import sql
 from pymysql.cursors import Cursor
 
 import detent
-from detent.stores.base import Trouble, Tx
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.stores.driver import Trouble, Tx
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from detent.testing import TestingApp
 from tests.conformance.builders import TABLES
 from tests.functions.world import Apps

@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from . import aio, events
     from .aio import AsyncApp, AsyncRun
     from .aio.app import AsyncStarter, AsyncWithin
-    from .aio.runs import AsyncRuns
-    from .app import App, Starter, Within
-    from .context import Context, LogFields, log_fields
-    from .deciders import Decider, EffectContext, Transition, upcaster
-    from .decisions import Decision, Recorded, Timer, TimerCancelled
-    from .declaring import PREVIOUS
-    from .decorators import step, workflow
-    from .durable import (
+    from .aio.run import AsyncRuns
+    from .app.app import App, Starter, Within
+    from .app.bulk import Changed
+    from .app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
+    from .app.graphs import NodeState
+    from .app.machine import InstanceView
+    from .app.projections import ProjectionStatus, ProjectionView
+    from .app.run import Run, Runs
+    from .app.views import Execution, Happening
+    from .definitions.context import Context, LogFields, log_fields
+    from .definitions.deciders import Decider, EffectContext, Transition, upcaster
+    from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
+    from .definitions.decorators import step, workflow
+    from .definitions.durable import (
         now,
         patched,
         publish,
@@ -33,12 +39,11 @@ if TYPE_CHECKING:
         step_guard,
         uuid,
     )
-    from .engine.bulk import Changed
-    from .engine.graphs import NodeState
-    from .engine.letters import Backlog, DeadLetter, DeadLetters, ReplayReport
-    from .engine.machines import InstanceView
-    from .engine.projecting import ProjectionStatus, ProjectionView
-    from .engine.views import Execution, Happening
+    from .definitions.functions import Child, FunctionWorkflow, Handle, Step
+    from .definitions.graphs import Graph, Template, template
+    from .definitions.node_options import PREVIOUS
+    from .definitions.projections import Projection
+    from .definitions.workflows import Workflow, cancel_if, job_options, on_exception, task
     from .errors import (
         AlreadyRunning,
         CannotReattempt,
@@ -64,16 +69,11 @@ if TYPE_CHECKING:
         StepTimeout,
         UnreadableEvent,
     )
-    from .functions import Child, FunctionWorkflow, Handle, Step
-    from .graphs import Graph, Template, template
+    from .execution.projection_view import AsyncView, View
+    from .execution.transactions import AsyncTransaction, Transaction
     from .kernel.ancestry import Broken
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
-    from .projections import Projection
-    from .runs import Run, Runs
-    from .runtime.transactions import AsyncTransaction, Transaction
-    from .runtime.views import AsyncView, View
-    from .workflows import Workflow, cancel_if, job_options, on_exception, task
 
 __version__ = "0.1.0"
 
@@ -177,36 +177,36 @@ __all__ = [
 _HOMES = {
     "aio": "AsyncApp AsyncRun",
     "aio.app": "AsyncStarter AsyncWithin",
-    "aio.runs": "AsyncRuns",
-    "app": "App Starter Within",
-    "context": "Context LogFields log_fields",
-    "deciders": "Decider EffectContext Transition upcaster",
-    "decisions": "Decision Recorded Timer TimerCancelled",
-    "declaring": "PREVIOUS",
-    "decorators": "step workflow",
-    "durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
-    "engine.bulk": "Changed",
-    "engine.graphs": "NodeState",
-    "engine.letters": "Backlog DeadLetter DeadLetters ReplayReport",
-    "engine.machines": "InstanceView",
-    "engine.projecting": "ProjectionStatus ProjectionView",
-    "engine.views": "Execution Happening",
+    "aio.run": "AsyncRuns",
+    "app.app": "App Starter Within",
+    "definitions.context": "Context LogFields log_fields",
+    "definitions.deciders": "Decider EffectContext Transition upcaster",
+    "definitions.decisions": "Decision Recorded Timer TimerCancelled",
+    "definitions.node_options": "PREVIOUS",
+    "definitions.decorators": "step workflow",
+    "definitions.durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
+    "app.bulk": "Changed",
+    "app.graphs": "NodeState",
+    "app.dead_letters": "Backlog DeadLetter DeadLetters ReplayReport",
+    "app.machine": "InstanceView",
+    "app.projections": "ProjectionStatus ProjectionView",
+    "app.views": "Execution Happening",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
         "GraphTampered InvalidArgument InvalidDecision InvalidInput InvalidState MissingJob "
         "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
         "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "functions": "Child FunctionWorkflow Handle Step",
-    "graphs": "Graph Template template",
+    "definitions.functions": "Child FunctionWorkflow Handle Step",
+    "definitions.graphs": "Graph Template template",
     "kernel.ancestry": "Broken",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.policies": "ExceptionPolicy Retry",
-    "projections": "Projection",
-    "runs": "Run Runs",
-    "runtime.transactions": "AsyncTransaction Transaction",
-    "runtime.views": "AsyncView View",
-    "workflows": "Workflow cancel_if job_options on_exception task",
+    "definitions.projections": "Projection",
+    "app.run": "Run Runs",
+    "execution.transactions": "AsyncTransaction Transaction",
+    "execution.projection_view": "AsyncView View",
+    "definitions.workflows": "Workflow cancel_if job_options on_exception task",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PARTS = {"events"} | {home.partition(".")[0] for home in _HOMES}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from detent import App, Run
-from detent.stores.base import Trouble
+from detent.stores.driver import Trouble
 from tests.acceptance.programs import chains, effects
 from tests.acceptance.programs.effects import Effect
 

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from detent.cli.finding import place
-from detent.kernel.model import RunRow, Step
+from detent.cli.find_app import place
+from detent.kernel.rows import RunRow, Step
 from detent.stores.addresses import shown
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 from tests.acceptance.support import eventually
 
 pytestmark = pytest.mark.acceptance

@@ -13,7 +13,7 @@ import pytest
 import detent
 from detent import App, AsyncApp
 from detent.errors import DatabaseUnavailable
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 from tests.acceptance.programs import chains
 from tests.acceptance.proxy import Proxy
 from tests.acceptance.support import (

@@ -8,7 +8,7 @@ import pytest
 
 from detent import App
 from detent.errors import DatabaseUnavailable
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.acceptance.programs import crowd, sleeping
 from tests.acceptance.support import World, all_finish, settled_once
 

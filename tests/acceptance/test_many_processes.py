@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from detent.engine import waiters
+from detent.app import waiters
 from tests.acceptance.programs import chains, crowd
 from tests.acceptance.support import (
     World,

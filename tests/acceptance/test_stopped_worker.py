@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from detent import App
-from detent.stores.base import Trouble
+from detent.stores.driver import Trouble
 from tests.acceptance.support import (
     Process,
     World,

@@ -13,8 +13,8 @@ import pymysql
 import pytest
 
 from detent import App, Run
-from detent.stores.base import Trouble, Tx
-from detent.stores.opening import open_store
+from detent.stores.driver import Trouble, Tx
+from detent.stores.open import open_store
 from tests.acceptance.programs import crowd
 from tests.acceptance.support import World, all_finish, settled_once
 

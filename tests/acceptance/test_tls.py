@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from detent.errors import DatabaseUnavailable, InvalidAddress
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 from tools import servers
 
 pytestmark = pytest.mark.acceptance

@@ -9,26 +9,21 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from detent.kernel.model import (
+from detent.kernel.operations import Operation, Park, Record, Send, Settle, Start
+from detent.kernel.rows import (
     Await,
     Claimed,
     ExecutionKey,
     ExecutionRow,
     NewExecution,
     NewRun,
-    Operation,
-    Park,
-    Record,
-    Send,
-    Settle,
-    Start,
     Step,
     WorkerRow,
 )
 from detent.kernel.settle import Ending, Outcome, settle
-from detent.stores import batch
-from detent.stores.base import Tx
-from detent.stores.sql import SqlStore
+from detent.stores.batch import apply
+from detent.stores.driver import Tx
+from detent.stores.store import SqlStore
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000_000  # microseconds
@@ -317,6 +312,6 @@ _WAITERS = {
 def held_open(store: SqlStore, *operations: Operation) -> Iterator[Tx]:
     """Operations that are applied, and not yet committed."""
     with store._writer.transaction() as tx:
-        batch.apply(tx, operations, helpers_wanted=False)
+        apply.apply(tx, operations, helpers_wanted=False)
         tx.query("SELECT 1")  # with it goes what would be sent with the commit
         yield tx

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from detent.stores.base import Tx
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.stores.driver import Tx
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW, TABLES
 
 

@@ -3,17 +3,18 @@
 from collections.abc import Iterable
 from typing import Any
 
+from detent.execution.new_runs import Terms, _opened
+from detent.execution.run_graphs import Values, claimed_of_row
 from detent.kernel.advance import Course
 from detent.kernel.ancestry import verify
 from detent.kernel.expressions import recorded
 from detent.kernel.graph import AWAIT_JOB, VERSION, Document, Graph, Node, class_graph, freeze
-from detent.kernel.model import Await, Claimed, Lease, NewRun, Settle, Start, Verdict
+from detent.kernel.operations import Settle, Start, Verdict
+from detent.kernel.rows import Await, Claimed, Lease, NewRun
 from detent.kernel.settle import Ending, Outcome, settle
-from detent.runtime.beginning import Terms, _opened
-from detent.runtime.courses import Values, claimed_of_row
-from detent.serialization import Codec
-from detent.stores.graphs import parts
-from detent.stores.sql import SqlStore
+from detent.serialization.codec import Codec
+from detent.stores.store import SqlStore
+from detent.stores.verbs.graphs import parts
 from tests.conformance.builders import NOW, SECOND, claim, enlist, key_of, new_run, one
 
 CODEC = Codec()

@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 
 PASSWORD = "p@s:s/w?o#r%d [ü€]'\""
 NOBODY = 1  # a port where no server listens

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-import detent.stores.mysql
-import detent.stores.postgres
+import detent.stores.mysql.driver
+import detent.stores.postgres.driver
 from detent.errors import (
     DatabaseUnavailable,
     DetentError,
@@ -19,11 +19,11 @@ from detent.errors import (
     PacketTooLarge,
     UnknownScheme,
 )
-from detent.kernel.model import Operation, Start, Verdict
-from detent.serialization import Codec
-from detent.stores.base import Trouble, Tx
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Operation, Start, Verdict
+from detent.serialization.codec import Codec
+from detent.stores.driver import Trouble, Tx
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     claim,

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import NewExecution, Start
-from detent.stores import leases
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start
+from detent.kernel.rows import NewExecution
+from detent.stores.store import SqlStore
+from detent.stores.verbs import claims
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -125,7 +126,7 @@ def test_two_claims_at_once_take_different_rows(store: SqlStore, rival: SqlStore
     one(store, start(*[f"r{number}" for number in range(10)]))
     with store._claims.transaction() as tx:
         tokens = [f"t{number}" for number in range(4)]
-        ours = leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=tokens, now=NOW)()
+        ours = claims.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=tokens, now=NOW)()
         attempt = Attempt(lambda: claim(rival, "w2", limit=10))
         if store.dialect != "sqlite":  # where writers take turns
             attempt.result()
@@ -165,7 +166,7 @@ def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: SqlStore, rival: Sql
 def test_a_pause_finds_what_was_claimed_a_moment_before(store: SqlStore, rival: SqlStore) -> None:
     one(store, start("a"))
     with store._claims.transaction() as tx:
-        leases.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)()
+        claims.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: rival.pause("a", reason=None, now=NOW))
     attempt.result()
     assert (store.run("a").state, state_of(store, "a")) == ("paused", "executing")
@@ -195,7 +196,7 @@ def test_the_next_timer_is_told(store: SqlStore) -> None:
 def test_more_timers_than_are_promoted_at_once_are_all_claimed_in_the_end(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "PROMOTED_AT_ONCE", 3)
+    monkeypatch.setattr(claims, "PROMOTED_AT_ONCE", 3)
     runs = [f"r{number}" for number in range(8)]
     schedule(store, *[new_main(run, state="timer", scheduled_for=NOW) for run in runs])
     assert [len(claim(store, limit=8)) for _ in range(4)] == [3, 3, 2, 0]

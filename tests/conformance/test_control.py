@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from detent.errors import AlreadyRunning, InvalidState, RunNotFound
-from detent.kernel.model import RunEnd, Start, Verdict
+from detent.kernel.operations import Start, Verdict
+from detent.kernel.rows import RunEnd
 from detent.kernel.settle import Outcome
-from detent.stores import control
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
+from detent.stores.verbs import control
 from tests.conformance.builders import (
     NOW,
     SECOND,

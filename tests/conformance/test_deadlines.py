@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import Claimed, Start
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start
+from detent.kernel.rows import Claimed
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW, SECOND, Attempt, claim, enlist, new_main, new_run, one
 
 pytestmark = pytest.mark.usefixtures("_workers")

@@ -5,10 +5,10 @@ import pytest
 from detent.errors import InvalidState, StepNotDefined
 from detent.kernel.expressions import output_of
 from detent.kernel.graph import VALUE, Graph, freeze, structure_text
-from detent.kernel.model import Verdict
-from detent.stores import graphs, leases, nodes
-from detent.stores.courses import MustGoAlone
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Verdict
+from detent.stores.batch.graphs import MustGoAlone
+from detent.stores.store import SqlStore
+from detent.stores.verbs import claims, graphs, nodes
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -92,7 +92,7 @@ def test_a_withdrawal_beside_a_claim_leaves_it_to_who_claimed(store: SqlStore, r
     old, new = class_of(a=""), class_of(b="", a="b")
     begin(store, old)
     with store._claims.transaction() as tx:
-        [a] = leases.claim(tx, "w1", queues=["default"], jobs=["Flow.a"], tokens=["t"], now=NOW)()
+        [a] = claims.claim(tx, "w1", queues=["default"], jobs=["Flow.a"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: reconcile(rival, new))
         is_seen_waiting(attempt, store)
     attempt.result()

@@ -3,13 +3,13 @@
 import pytest
 
 from detent.errors import CannotReattempt, InvalidState, NodeNotFound
+from detent.execution.spawn import claimed_of
 from detent.kernel.expressions import output_of
 from detent.kernel.graph import RUN, VALUE, Graph, Node
-from detent.kernel.model import Verdict
+from detent.kernel.operations import Verdict
 from detent.kernel.settle import Outcome
-from detent.runtime.spawning import claimed_of
-from detent.stores import leases, nodes
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
+from detent.stores.verbs import claims, nodes
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -259,7 +259,7 @@ def test_a_skip_beside_a_claim_is_refused_or_takes_it_away(store: SqlStore, riva
     graph = graph_of(a=job(), b=job("a"))
     begin(store, graph)
     with store._claims.transaction() as tx:
-        found = leases.claim(tx, "w1", queues=["default"], jobs=["do"], tokens=["t"], now=NOW)()
+        found = claims.claim(tx, "w1", queues=["default"], jobs=["do"], tokens=["t"], now=NOW)()
         attempt = Attempt(lambda: rival.skip("run", "a", course=operators(rival, graph), now=NOW))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):

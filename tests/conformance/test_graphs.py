@@ -10,11 +10,12 @@ import pytest
 from detent.errors import ReadinessOverflow
 from detent.kernel.expressions import output_of
 from detent.kernel.graph import RESULT, SPREAD, VALUE, WHEN, Graph
-from detent.kernel.model import ExecutionKey, Settle, Start, Verdict
+from detent.kernel.operations import Settle, Start, Verdict
+from detent.kernel.rows import ExecutionKey
 from detent.kernel.settle import Outcome
-from detent.stores import batch as batches
-from detent.stores import control
-from detent.stores.sql import SqlStore
+from detent.stores.batch import apply as batches
+from detent.stores.store import SqlStore
+from detent.stores.verbs import control
 from tests.conformance.builders import (
     NOW,
     SECOND,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import Start, Verdict
-from detent.stores import leases
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start, Verdict
+from detent.stores.store import SqlStore
+from detent.stores.verbs import claims
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -91,7 +91,7 @@ def test_a_worker_is_buried_once(store: SqlStore) -> None:
 def test_of_two_burials_at_once_one_gives_the_work_back(store: SqlStore, rival: SqlStore) -> None:
     executing(store)
     with store._beats.transaction() as tx:
-        leases.bury(tx, "w1", counted=True, max_recoveries=5, now=NOW)
+        claims.bury(tx, "w1", counted=True, max_recoveries=5, now=NOW)
         attempt = Attempt(lambda: bury(rival))
         is_seen_waiting(attempt, store)
     assert attempt.result() is None
@@ -205,7 +205,7 @@ def test_burial_does_not_take_back_what_was_handed_back_meanwhile(store: SqlStor
     one(store, start("a"))
     claimed = claim(store, "w1")
     with store._claims.transaction() as tx:
-        leases.release(tx, claimed)
+        claims.release(tx, claimed)
         attempt = Attempt(lambda: bury(rival))
         is_seen_waiting(attempt, store)
     assert attempt.result() == []

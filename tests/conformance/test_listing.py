@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from detent.errors import NameUnfit
-from detent.kernel.model import Claimed, RunRow, Start
+from detent.kernel.operations import Start
+from detent.kernel.rows import Claimed, RunRow
 from detent.kernel.settle import Outcome
-from detent.stores.base import batch, rows_to
-from detent.stores.sql import SqlStore
+from detent.stores.driver import batch, rows_to
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import Start
-from detent.stores.base import batch
-from detent.stores.listing import Wanted, listing
-from detent.stores.queries import TABLES_OF_A_RUN
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start
+from detent.stores.driver import batch
+from detent.stores.sql.queries import TABLES_OF_A_RUN
+from detent.stores.store import SqlStore
+from detent.stores.verbs.listing import Wanted, listing
 from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one
 
 BACKLOG, EXECUTING = 600, 5

@@ -7,8 +7,9 @@ import pymysql
 import pytest
 
 from detent.errors import InvalidState, RunNotFound
-from detent.kernel.model import HistoryEvent, Note, Verdict
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Note, Verdict
+from detent.kernel.rows import HistoryEvent
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

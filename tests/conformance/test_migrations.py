@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from detent.errors import MigrationChanged, SchemaTooNew, SchemaTooOld
-from detent.kernel.model import Verdict
+from detent.kernel.operations import Verdict
 from detent.stores import migrate
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

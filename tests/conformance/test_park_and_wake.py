@@ -3,9 +3,10 @@
 import pytest
 
 from detent.errors import InvalidState
-from detent.kernel.model import RunState, Verdict
+from detent.kernel.operations import Verdict
+from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

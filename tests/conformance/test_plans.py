@@ -8,10 +8,11 @@ import re
 
 import pytest
 
-from detent.kernel.model import GraphPart, Readiness, Start
-from detent.stores.base import batch, write
-from detent.stores.graph_statements import GraphStatements
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start
+from detent.kernel.rows import GraphPart, Readiness
+from detent.stores.driver import batch, write
+from detent.stores.sql.graphs import GraphStatements
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one, recording
 
 HOT = """

@@ -3,9 +3,9 @@
 import pytest
 
 from detent.errors import RunNotFound
-from detent.kernel.model import Start, Verdict
+from detent.kernel.operations import Start, Verdict
 from detent.kernel.settle import Outcome
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     begetting,

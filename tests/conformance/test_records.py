@@ -2,10 +2,11 @@
 
 import pytest
 
-from detent.kernel.model import Record, Start, Step, StepState, Verdict
+from detent.kernel.operations import Record, Start, Verdict
+from detent.kernel.rows import Step, StepState
 from detent.kernel.settle import Outcome
-from detent.stores.base import Trouble
-from detent.stores.sql import SqlStore
+from detent.stores.driver import Trouble
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

@@ -2,12 +2,13 @@
 
 import pytest
 
-from detent.kernel.model import Start
+from detent.kernel.operations import Start
 from detent.kernel.settle import Outcome
-from detent.stores import control, migrate, removing
-from detent.stores.queries import TABLES_OF_A_RUN
-from detent.stores.removing import BEGINNING
-from detent.stores.sql import SqlStore
+from detent.stores import migrate
+from detent.stores.sql.queries import TABLES_OF_A_RUN
+from detent.stores.store import SqlStore
+from detent.stores.verbs import control, retention
+from detent.stores.verbs.retention import BEGINNING
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -179,7 +180,7 @@ def test_two_that_remove_at_once_do_not_wait_for_each_other(store: SqlStore, riv
     for run in ("a", "b"):
         ended(store, run)
     with store._writer.transaction() as tx:
-        assert removing.remove(tx, ["a"], before=LONG_AFTER) == 1
+        assert retention.remove(tx, ["a"], before=LONG_AFTER) == 1
         attempt = Attempt(lambda: rival.remove(["a", "b"], before=LONG_AFTER))
         if store.dialect == "sqlite":
             is_seen_waiting(attempt, rival)  # writers take turns there
@@ -210,7 +211,7 @@ def test_new_work_does_not_wait_for_a_removal(store: SqlStore, rival: SqlStore) 
         ended(store, run)
     enlist(store, "w2")
     with store._writer.transaction() as tx:
-        assert removing.remove(tx, ["a", "b", "c"], before=LONG_AFTER) == 3
+        assert retention.remove(tx, ["a", "b", "c"], before=LONG_AFTER) == 3
         one(rival, start("another", attributes={"customer": "acme"}))
         [claimed] = claim(rival, "w2")
         assert one(rival, settling(claimed)).verdict == "applied"

@@ -15,8 +15,9 @@ import pytest
 
 from detent import App, step, workflow
 from detent.errors import DatabaseUnavailable, EncodingUnfit
-from detent.stores import core, mysql
-from detent.stores.base import LOCK_WAIT
+from detent.stores import base_store
+from detent.stores.driver import LOCK_WAIT
+from detent.stores.mysql import driver as mysql
 
 
 @step
@@ -93,7 +94,7 @@ def test_a_lock_that_is_never_released_is_a_database_that_is_away(
     hasty_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the raw error, nor a failed run: the caller's patience ends."""
-    monkeypatch.setattr(core, "RETRIED_FOR", 0.3)
+    monkeypatch.setattr(base_store, "RETRIED_FOR", 0.3)
     App(hasty_postgres, migrate=True).open(worker=False).close()
     patience = timedelta(seconds=1)
     with (

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from detent.errors import InvalidState
-from detent.kernel.model import RunState, Settled, Verdict
+from detent.kernel.operations import Settled, Verdict
+from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
-from detent.stores import leases
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
+from detent.stores.verbs import claims
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -155,7 +156,7 @@ def test_a_burial_waits_for_a_settle_that_is_under_way(store: SqlStore, rival: S
 def test_a_settle_beside_a_burial_that_is_under_way_is_stale(store: SqlStore, rival: SqlStore) -> None:
     claimed = executing(store)
     with store._beats.transaction() as tx:
-        leases.bury(tx, "w1", counted=True, max_recoveries=5, now=NOW)
+        claims.bury(tx, "w1", counted=True, max_recoveries=5, now=NOW)
         attempt = Attempt(lambda: one(rival, settling(claimed)))
         is_seen_waiting(attempt, store)
     assert attempt.result().verdict is Verdict.STALE

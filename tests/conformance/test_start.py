@@ -3,9 +3,9 @@
 import pytest
 
 from detent.errors import AlreadyRunning, RunConflict
-from detent.kernel.model import Start, Started
-from detent.stores.base import Trouble
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Start, Started
+from detent.stores.driver import Trouble
+from detent.stores.store import SqlStore
 from tests.conformance.builders import (
     NOW,
     SECOND,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from detent.kernel.model import Start
-from detent.stores.base import Tx
-from detent.stores.sql import SqlStore
-from detent.stores.trail import DEAR, MOST, Trail
+from detent.kernel.operations import Start
+from detent.stores.claim_cursor import DEAR, MOST, Trail
+from detent.stores.driver import Tx
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW, SECOND, enlist, new_main, new_run, one
 
 pytestmark = pytest.mark.usefixtures("_workers")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from detent.stores.base import Trouble, Tx
-from detent.stores.sql import SqlStore
+from detent.stores.driver import Trouble, Tx
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW, worker_row
 
 Run = Callable[[Callable[[], Any]], Any]

@@ -13,13 +13,14 @@ from uuid import uuid4
 import pytest
 
 from detent.clock import SystemClock
-from detent.kernel.model import Start, WorkerRow
-from detent.stores.base import Listener, Office, Tx
-from detent.stores.mysql import MySqlListener
-from detent.stores.neighbours import Ear, LockFiles
+from detent.kernel.operations import Start
+from detent.kernel.rows import WorkerRow
+from detent.stores.driver import Listener, Office, Tx
+from detent.stores.mysql.driver import MySqlListener
 from detent.stores.session_locks import KEEP_BUSY, SessionLock
-from detent.stores.sql import SqlStore
-from detent.worker.heart import SUSPECTED, Heart
+from detent.stores.sqlite.siblings import Ear, LockFiles
+from detent.stores.store import SqlStore
+from detent.worker.heartbeat import SUSPECTED, Heart
 from tests.conformance.builders import (
     NOW,
     SECOND,

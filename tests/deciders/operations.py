@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import detent
-from detent.engine import deciding
+from detent.app import deciders
 from detent.ids import turn_id
 from detent.kernel.decide import Decide, Enqueue, Given
-from detent.kernel.model import Claimed, Operation
+from detent.kernel.operations import Operation
+from detent.kernel.rows import Claimed
 from detent.kernel.settle import Outcome
-from detent.stores.base import Tx
+from detent.stores.driver import Tx
 from tests.conformance.builders import enlist, settling
 
 _tokens = itertools.count()
@@ -22,12 +23,12 @@ _tokens = itertools.count()
 
 def deciding_of(app: detent.App, decider: Any, input: Any, input_id: str | None = None) -> Decide:
     """The operation of `app.execute`."""
-    return deciding.decision_of(app.engine, decider, input, input_id)
+    return deciders.decision_of(app.engine, decider, input, input_id)
 
 
 def enqueuing_of(app: detent.App, decider: Any, input: Any, input_id: str | None = None) -> Enqueue:
     """The operation of `app.enqueue_input`."""
-    return deciding.enqueuing_of(app.engine, decider, input, input_id)
+    return deciders.enqueuing_of(app.engine, decider, input, input_id)
 
 
 def applied(app: detent.App, *operations: Operation) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 
 import detent
 from detent import Decider, Decision, DetentError, step, workflow
-from detent.decisions import Timer
+from detent.definitions.decisions import Timer
 from detent.errors import (
     ConfigurationError,
     DefinitionError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import detent
-from detent.engine.letters import backlogs
+from detent.app.dead_letters import backlogs
 from detent.errors import InvalidInput
 from detent.kernel.settle import Outcome
 from tests.conformance.builders import Attempt, everything, held_open, is_seen_waiting, settling
@@ -320,7 +320,7 @@ def test_a_full_inbox_is_emptied_in_several_commits_before_what_is_executed(
     apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executed from a thread and from asyncio."""
-    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 7)
+    monkeypatch.setattr("detent.stores.batch.inboxes.AT_ONCE", 7)
     app = apps(Log, worker=False)
     first = [str(number) for number in range(50)]
     applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in first))
@@ -343,7 +343,7 @@ def test_a_full_inbox_is_emptied_in_several_commits_before_what_is_executed(
 def test_what_arrives_later_does_not_hold_up_an_input_that_waits_for_a_full_inbox(
     apps: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.stores.inboxes.AT_ONCE", 2)
+    monkeypatch.setattr("detent.stores.batch.inboxes.AT_ONCE", 2)
     app = apps(Log, worker=False)
     applied(app, *(enqueuing_of(app, Log, Say("l", text)) for text in "abc"))
     executed = deciding_of(app, Log, Say("l", "executed"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from detent.engine import retention
+from detent.app import retention
 from detent.errors import DefinitionError
 from detent.testing import TestingApp
 from tests.deciders.orders import Fail, Log, Say, log, pending_inputs, sql, texts
@@ -94,7 +94,7 @@ def test_an_observed_input_stays_without_its_id(testing: TestingApp) -> None:
 
 
 def test_ids_are_forgotten_in_batches(testing: TestingApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.engine.input_ids.AT_ONCE", 3)
+    monkeypatch.setattr("detent.app.input_ids.AT_ONCE", 3)
     testing.include(Forgetful)
     for number in range(10):
         testing.execute(Forgetful, Say("l", "a"), input_id=str(number))

@@ -11,7 +11,7 @@ import detent
 from detent import EffectContext, PermanentError, Retry
 from detent.errors import ConfigurationError, InvalidState, NotADeadLetter
 from detent.kernel.settle import Outcome
-from detent.stores.control import cancel
+from detent.stores.verbs.control import cancel
 from detent.testing import TestingApp
 from tests.conformance.builders import Attempt, everything, is_seen_waiting, settling
 from tests.deciders import rolling
@@ -433,7 +433,7 @@ def test_replaying_all_skips_what_belongs_to_a_canceled_instance(apps: Apps) -> 
 
 def test_replaying_all_visits_each_dead_letter_once(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when there are more than fit a page, and none of them can be replayed."""
-    monkeypatch.setattr("detent.engine.letters.ALL_AT_ONCE", 3)
+    monkeypatch.setattr("detent.app.dead_letters.ALL_AT_ONCE", 3)
     app = apps(Log, worker=False)
     instances = [str(number) for number in range(10)]
     given_up(app, Log, instances)
@@ -451,7 +451,7 @@ def test_replaying_all_visits_each_dead_letter_once(apps: Apps, monkeypatch: pyt
 def test_replaying_all_does_not_replay_what_is_given_up_again_meanwhile(
     apps: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.engine.letters.ALL_AT_ONCE", 1)
+    monkeypatch.setattr("detent.app.dead_letters.ALL_AT_ONCE", 1)
     app = apps(Log, worker=False)
     given_up(app, Log, ["a", "b"])
     replayed: list[str] = []

@@ -103,7 +103,7 @@ def test_instances_of_another_decider_do_not_count(testing: TestingApp) -> None:
 def test_histories_longer_than_a_page_are_read_page_by_page(
     testing: TestingApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.engine.machines.PAGE", 2)  # a decision of two events lies across pages
+    monkeypatch.setattr("detent.app.machine.PAGE", 2)  # a decision of two events lies across pages
     lived_through(testing)
     assert counts(testing.deciders.machine(Order)) == EXPECTED
     assert [past.cause for past in testing.deciders.instance(Order, "shipped").history] == [

@@ -8,7 +8,7 @@ import pytest
 
 import detent
 from detent import Decision
-from detent.kernel.model import RunState
+from detent.kernel.rows import RunState
 from detent.testing import TestingApp
 from tests.conformance.builders import everything
 from tests.deciders.operations import (
@@ -129,7 +129,7 @@ def test_what_the_database_raises_while_a_state_is_read_is_no_answer(
     apps: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends the batch, which is tried again; whoever asked does not hear of it."""
-    monkeypatch.setattr("detent.stores.streams.FEW", 0)  # so that events are read page by page
+    monkeypatch.setattr("detent.stores.verbs.streams.FEW", 0)  # so that events are read page by page
     app = apps(Log, worker=False)
     app.execute(Log, Say("l", "a"))
     for number in range(STATEMENTS):

@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import Decision, Retry
-from detent.engine.letters import backlogs
+from detent.app.dead_letters import backlogs
 from detent.errors import InvalidState
 from detent.testing import TestingApp
 from tests.conformance.builders import everything

@@ -10,7 +10,7 @@ import pytest
 import detent
 from detent import Decider, Decision
 from detent.errors import UnreadableEvent
-from detent.runtime.minds import Memory
+from detent.execution.bound_decider import Memory
 from tests.deciders.operations import Torn, applied, deciding_of, remembered, torn_at
 from tests.deciders.orders import Log, LogState, Said, Say, Stopped, change, log, sql, texts
 from tests.functions.world import Apps

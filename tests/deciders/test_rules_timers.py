@@ -8,6 +8,7 @@ import pytest
 
 import detent
 from detent import Decision, Retry
+from detent.definitions.deciders import TIMERS
 from detent.errors import NotADeadLetter
 from detent.kernel.settle import Outcome
 from detent.testing import TestingApp
@@ -384,7 +385,7 @@ def test_a_timer_whose_decision_fails_is_tried_again_and_then_a_dead_letter(test
 
 def test_a_retry_needs_no_time_to_be_the_same_for_everybody() -> None:
     """What the tests above wait for: a timer waits less than an hour between two attempts."""
-    waits = [detent.deciders.TIMERS.wait_after(n, Undecidable()) for n in range(1, 20)]
+    waits = [TIMERS.wait_after(n, Undecidable()) for n in range(1, 20)]
     assert all(wait is not None and wait <= Retry().longest for wait in waits)
 
 

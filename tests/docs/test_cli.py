@@ -7,7 +7,7 @@ import click
 import pytest
 
 from detent.cli.command import Command
-from detent.cli.entry import detent as cli
+from detent.cli.main import detent as cli
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detent.engine import Options, Settings
+from detent.app.settings import Options, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

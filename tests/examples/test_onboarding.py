@@ -6,7 +6,7 @@ import pytest
 
 import detent
 import onboarding
-from detent.blueprint import blueprint
+from detent.definitions.blueprint import blueprint
 from onboarding import BaseWorkflow, Onboarding, PremiumOnboarding, User
 from running import lines
 

@@ -8,7 +8,7 @@ import pytest
 
 import detent
 import order
-from detent.blueprint import blueprint
+from detent.definitions.blueprint import blueprint
 from running import lines
 
 

@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 
 from detent import App, Run, step, workflow
-from detent.kernel.model import Claimed
-from detent.runtime.services import Loop, Threads
+from detent.execution.services import Loop, Threads
+from detent.kernel.rows import Claimed
 from detent.worker import upkeep
 from detent.worker.worker import Worker
 from tests.functions.world import Apps, eventually

@@ -17,7 +17,7 @@ import detent
 from detent import step, workflow
 from detent.aio import AsyncApp
 from detent.errors import AlreadyRunning, DatabaseUnavailable
-from detent.stores.changes import write_changes
+from detent.stores.batch.changes import write_changes
 from tests.functions.test_within import connect, kind_of
 from tests.functions.world import Apps, eventually, result, state
 
@@ -289,7 +289,7 @@ def test_a_start_within_a_transaction_on_sqlite_cannot_lose_its_turn_to_another_
         return real(*args)
 
     with open_transaction(url) as mine:
-        monkeypatch.setattr("detent.stores.batch.write_changes", another_writes_first)
+        monkeypatch.setattr("detent.stores.batch.apply.write_changes", another_writes_first)
         run = app.options(id="same").within(mine).start(count, 1)
         mine.commit()
     assert refused == ["database is locked"]

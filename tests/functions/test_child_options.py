@@ -9,13 +9,7 @@ import pytest
 import detent
 import detent.aio
 from detent import step, workflow
-from detent.errors import (
-    DeadlineExceeded,
-    InvalidArgument,
-    NotInRun,
-    RunConflict,
-    UnknownQueue,
-)
+from detent.errors import DeadlineExceeded, InvalidArgument, NotInRun, RunConflict, UnknownQueue
 from tests.functions.world import (
     SOON,
     Apps,

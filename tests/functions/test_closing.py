@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from detent import App, step, workflow
-from detent.runtime import services
+from detent.execution import services
 
 SOON = 20.0
 

@@ -11,7 +11,7 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import CompensationFailed, DeadlineExceeded, InvalidState, RunCanceled, RunPaused
-from detent.runtime import undo
+from detent.execution import undo
 from tests.functions.world import (
     SOON,
     Apps,

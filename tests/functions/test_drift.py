@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import step, workflow
-from detent.engine.drifting import function_drift
+from detent.app.drift import function_drift
 from detent.errors import RunNotFound, UnknownDefinition
 from detent.kernel.drift import Kind
 from tests.functions.world import Apps, eventually, result, wait_parked

@@ -8,7 +8,8 @@ import pytest
 import detent
 from detent import step, workflow
 from detent.errors import InvalidArgument, RunPaused
-from detent.kernel.model import DRIFTED, Note
+from detent.kernel.operations import Note
+from detent.kernel.rows import DRIFTED
 from tests.functions.world import Apps, events, result, wait_parked
 
 numbers: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import TransactionEnded, TransactionMisused
-from detent.stores.opening import open_store
+from detent.stores.open import open_store
 from tests.functions.world import Apps, failure, recorded, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"

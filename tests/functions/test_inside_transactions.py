@@ -12,8 +12,8 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import DefinitionError, TransactionMisused
-from detent.stores.mysql import MySqlDriver
-from detent.stores.opening import open_store
+from detent.stores.mysql.driver import MySqlDriver
+from detent.stores.open import open_store
 from tests.functions.world import Apps, Gate, failure, result, wait_for
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"

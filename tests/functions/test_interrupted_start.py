@@ -22,7 +22,7 @@ from tests.functions.world import Apps
 
 PATIENCE = 30.0
 SOURCE = Path(detent.__file__).parent
-TRACED = {str(SOURCE / name) for name in ("app.py", "engine/core.py", "worker/worker.py")}
+TRACED = {str(SOURCE / name) for name in ("app.py", "app/engine.py", "worker/worker.py")}
 called: Counter[str] = Counter()
 
 

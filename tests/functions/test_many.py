@@ -154,7 +154,7 @@ def test_failed_runs_are_resumed_by_a_filter(apps: Apps) -> None:
 
 
 def test_active_runs_are_canceled_by_a_filter_across_pages(apps: Apps, monkeypatch: Any) -> None:
-    monkeypatch.setattr("detent.engine.queries.PAGE", 2)
+    monkeypatch.setattr("detent.app.listing.PAGE", 2)
     app = apps(waits, inner, worker=False)
     doomed = app.options(attributes={"batch": 7}).start_many(waits, [()] * 5)
     spared = app.start(waits)

@@ -15,7 +15,7 @@ import pytest
 import detent
 from detent import App, step, workflow
 from detent.errors import DatabaseUnavailable
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from detent.worker import upkeep
 from tests.functions.world import Apps
 

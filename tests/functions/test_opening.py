@@ -87,8 +87,8 @@ def test_a_block_that_could_not_be_entered_is_not_counted(tmp_path_factory: pyte
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.engine.waiters.UNSERVED", 0.5)
-    monkeypatch.setattr("detent.engine.waiters.BRIEFLY", 0.1)
+    monkeypatch.setattr("detent.app.waiters.UNSERVED", 0.5)
+    monkeypatch.setattr("detent.app.waiters.BRIEFLY", 0.1)
 
 
 @pytest.mark.usefixtures("soon")

@@ -11,6 +11,7 @@ import pytest
 import detent
 from detent import step, workflow
 from detent.errors import ConfigurationError
+from detent.stores.driver import Tx
 from detent.testing import ManualClock
 from tests.functions.world import Apps, Gate, eventually, failure, result, wait_for, wait_parked
 
@@ -194,14 +195,14 @@ def test_a_fork_has_the_attributes_of_its_origin(apps: Apps) -> None:
 def test_a_run_without_attributes_costs_no_statement_more(apps: Apps, monkeypatch: Any) -> None:
     app = apps(double, worker=False)
     said: list[str] = []
-    send = detent.stores.base.Tx.send
+    send = Tx.send
 
     def listen(tx: Any, statement: str, **params: Any) -> None:
         if "INSERT" in statement:  # not: calling others that listen
             said.append(statement)
         send(tx, statement, **params)
 
-    monkeypatch.setattr(detent.stores.base.Tx, "send", listen)
+    monkeypatch.setattr(Tx, "send", listen)
     app.start(double, 1)
     assert len(said) == 2
     assert not any("attributes (" in statement for statement in said)
@@ -289,7 +290,7 @@ def test_all_runs_are_walked_over_while_others_begin(
     ten: tuple[detent.App, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, order = ten
-    monkeypatch.setattr("detent.engine.queries.PAGE", 3)
+    monkeypatch.setattr("detent.app.listing.PAGE", 3)
     seen = []
     for run in app.runs.each():
         seen.append(run.id)
@@ -369,7 +370,7 @@ def test_a_question_that_makes_no_sense_is_refused(apps: Apps, filters: Any, sai
 
 
 def test_the_same_questions_are_awaited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.engine.queries.PAGE", 2)
+    monkeypatch.setattr("detent.app.listing.PAGE", 2)
 
     async def main() -> None:
         async with detent.AsyncApp(url, include=[double, asks]) as app:

@@ -379,7 +379,7 @@ def test_code_that_polls_gets_its_answers(apps: Apps) -> None:
 
 
 def test_code_that_does_not_cancel_any_more_pauses_the_run(apps: Apps, monkeypatch: Any) -> None:
-    monkeypatch.setattr("detent.runtime.order.SPARE", 0.2)
+    monkeypatch.setattr("detent.execution.order.SPARE", 0.2)
     patient = threading.Event()
 
     @workflow

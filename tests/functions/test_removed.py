@@ -16,7 +16,7 @@ import detent
 from detent import workflow
 from detent.aio import AsyncApp
 from detent.errors import DatabaseUnavailable, InvalidState, RunNotFound
-from detent.stores.base import Tx
+from detent.stores.driver import Tx
 from tests.functions.test_within import connect, kind_of
 from tests.functions.world import PATIENCE, Apps, eventually, result
 

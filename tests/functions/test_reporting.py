@@ -207,7 +207,7 @@ def test_a_step_that_swallows_its_cancellation_has_timed_out(apps: Apps) -> None
 def test_a_step_that_goes_on_after_its_timeout_is_left_behind(
     apps: Apps, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("detent.runtime.bodies.CLEANUP", 0.05)
+    monkeypatch.setattr("detent.execution.bodies.CLEANUP", 0.05)
     release = asyncio.Event()
 
     @step(timeout=0.05)

@@ -99,7 +99,7 @@ def test_a_family_goes_at_once_and_only_together(apps: Apps) -> None:
 
 
 def test_at_most_so_many_go(apps: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.engine.retention.AT_ONCE", 3)
+    monkeypatch.setattr("detent.app.retention.AT_ONCE", 3)
     clock = ManualClock()
     app = apps(double, clock=clock)
     for run in app.start_many(double, [(number,) for number in range(10)]):

@@ -26,10 +26,10 @@ from detent.errors import (
     RunNotFound,
     TransactionMisused,
 )
-from detent.runtime import bodies
-from detent.runtime.frames import Frame
-from detent.stores.opening import open_store
-from detent.worker import heart
+from detent.execution import bodies
+from detent.execution.workflow_frames import Frame
+from detent.stores.open import open_store
+from detent.worker import heartbeat
 from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, recorded, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
@@ -275,7 +275,7 @@ def test_a_run_started_within_the_transaction_of_a_step_commits_with_it(apps: Ap
 def test_a_run_started_within_the_transaction_of_a_step_waits_for_no_heartbeat(
     apps: Apps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heart, "BEAT", 3600.0)
+    monkeypatch.setattr(heartbeat, "BEAT", 3600.0)
 
     @step(transactional=True)
     def debit(tx: Any) -> str:

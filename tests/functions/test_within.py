@@ -22,7 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import detent
 from detent import workflow
-from detent.engine.within import join
+from detent.app.settings import Options
+from detent.app.within import join
 from detent.errors import AlreadyRunning, ConfigurationError, RunConflict, UnknownQueue
 from tests.functions.world import Apps, result
 
@@ -234,7 +235,7 @@ def test_a_conflict_of_one_of_many_starts_none_of_them(apps: Apps, url: str) -> 
     app = apps(double, worker=False)
     connection = connect(url)
     taken = app.within(connection).start(double, 1)
-    planned = app.engine.planned(double, [((2,), {}), ((3,), {})], detent.engine.Options())
+    planned = app.engine.planned(double, [((2,), {}), ((3,), {})], Options())
     planned.runs[1].id = planned.executions[1].run_id = taken.id
     with pytest.raises(Exception, match=r"(?i)unique|duplicate|another"):
         join(app.engine.store, connection, planned)

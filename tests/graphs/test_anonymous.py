@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import RunPaused, step
-from detent.engine.checking import Verdict, check
+from detent.app.check import Verdict, check
 from detent.errors import AnonymousStepMoved
 from tests.functions.world import Apps, eventually, result, wait_for
 

@@ -15,7 +15,7 @@ import detent
 from detent import Retry, Workflow, step, task, workflow
 from detent.errors import PayloadError, UnknownDefinition, UnknownQueue
 from detent.testing import TestingApp
-from detent.worker import heart
+from detent.worker import heartbeat
 from tests.functions.world import Apps, Gate, crash, eventually, failure, result, state, wait_for
 from tests.graphs.world import assert_error, attempts, both_kinds, last, one_node, states
 
@@ -459,7 +459,7 @@ def test_the_writes_of_a_transactional_node_and_its_record_are_one(
 def test_what_follows_a_transactional_node_waits_for_no_heartbeat(
     apps: Apps, ledger: Any, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heart, "BEAT", 3600.0)
+    monkeypatch.setattr(heartbeat, "BEAT", 3600.0)
     flow = transactional(lambda self: 7, is_async)
     assert result(apps(flow).start(flow)) == "after"
 

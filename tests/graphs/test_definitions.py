@@ -15,7 +15,7 @@ import pytest
 
 import detent
 from detent import PREVIOUS, DefinitionError, ExceptionPolicy, Retry, Workflow, step, task
-from detent.blueprint import blueprint
+from detent.definitions.blueprint import blueprint
 
 
 class Maker(Protocol):

@@ -21,8 +21,9 @@ from detent import (
     step,
     task,
 )
-from detent.cli.checking import check_command
-from detent.engine.checking import Verdict, check
+from detent.app.check import Verdict, check
+from detent.cli.check import check_command
+from detent.definitions.workflows import WorkflowType
 from tests.functions.world import Apps, eventually, result, wait_for
 
 DAY = timedelta(days=1)
@@ -48,11 +49,11 @@ def version(*nodes: str, waits: dict[str, timedelta] | None = None, fails: str =
         node.__name__, node.__qualname__ = name, f"Delivery.{name}"
         return step(wait=(waits or {}).get(name))(node)
 
-    body = detent.workflows.WorkflowType.__prepare__("Delivery", (detent.Workflow,))
+    body = WorkflowType.__prepare__("Delivery", (detent.Workflow,))
     for name in nodes:
         body[name] = method(name)
     body["__module__"], body["__qualname__"] = __name__, "Delivery"
-    return detent.workflows.WorkflowType("Delivery", (detent.Workflow,), body)
+    return WorkflowType("Delivery", (detent.Workflow,), body)
 
 
 def asleep_before(apps: Apps, node: str, *nodes: str) -> detent.Run[Any]:
@@ -480,6 +481,6 @@ def test_the_exit_code_of_check_says_whether_all_runs_continue(
     apps: Apps, monkeypatch: pytest.MonkeyPatch, version: str, options: list[str], code: int
 ) -> None:
     _, versions = changed_letters(apps)
-    monkeypatch.setattr("detent.cli.checking.opened", lambda name: contextlib.nullcontext(versions[name]))
+    monkeypatch.setattr("detent.cli.check.opened", lambda name: contextlib.nullcontext(versions[name]))
     done = CliRunner().invoke(check_command, [version, *options])
     assert done.exit_code == code, done.output

@@ -11,7 +11,7 @@ import pytest
 
 import detent
 from detent import DefinitionError, GraphInvalid, Retry, step, workflow
-from detent.engine.checking import Verdict, check
+from detent.app.check import Verdict, check
 from detent.errors import CannotReattempt
 from detent.kernel.drawing import to_dot, to_mermaid
 from detent.testing import TestingApp

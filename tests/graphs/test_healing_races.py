@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import step
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from detent.testing import ManualClock, TestingApp
 from detent.worker.upkeep import Upkeep
 

@@ -8,7 +8,7 @@ from sqlalchemy import orm
 
 import detent
 from detent import AlreadyRunning, step
-from detent.engine.models import _engine
+from detent.app.models import _engine
 from tests.functions.world import Apps, result, wait_for
 
 

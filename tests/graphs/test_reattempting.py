@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import CannotReattempt, InvalidState, Workflow, step, task
-from detent.stores import nodes
+from detent.stores.verbs import nodes
 from detent.testing import TestingApp
 from tests.conformance.builders import Attempt, is_seen_waiting
 from tests.functions.world import Apps, Gate, events, eventually, result, state, wait_for

@@ -9,9 +9,9 @@ import pytest
 
 import detent
 from detent import AlreadyRunning, Workflow, step
-from detent.engine import Options
+from detent.app.settings import Options
 from detent.errors import ConfigurationError
-from detent.stores.base import Trouble, batch
+from detent.stores.driver import Trouble, batch
 from detent.testing import TestingApp
 from tests.conformance.builders import Attempt, held_open, is_seen_waiting
 from tests.functions.world import Apps, state

@@ -10,12 +10,13 @@ from typing import Any
 
 import detent
 from detent import step, workflow
-from detent.engine.exports import export
+from detent.app.exports import export
 from detent.kernel.drift import Recording
-from detent.kernel.model import Operation, RunRow, Step
-from detent.stores.batch import Applied
-from detent.stores.sql import SqlStore
-from detent.stores.sqlite import SqliteDriver
+from detent.kernel.operations import Operation
+from detent.kernel.rows import RunRow, Step
+from detent.stores.batch.apply import Applied
+from detent.stores.sqlite.driver import SqliteDriver
+from detent.stores.store import SqlStore
 from detent.testing import TestingApp, WorkflowDrifted, replay
 
 calls: list[str] = []

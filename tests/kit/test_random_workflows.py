@@ -14,11 +14,11 @@ import pytest
 
 import detent
 from detent import Context, Retry, step, workflow
-from detent.runtime import replaying
-from detent.runtime.registry import Registry
-from detent.serialization import Codec
+from detent.execution.registry import Registry
+from detent.replay import replayer
+from detent.serialization.codec import Codec
 from detent.testing import TestingApp
-from detent.testing.crashes import _Trial
+from detent.testing.crash_everywhere import _Trial
 from tests.kit.recording import Prefixes, broken, child, double, work
 
 Program = list[Any]
@@ -178,7 +178,7 @@ def test_an_unchanged_random_workflow_follows_every_prefix_of_its_run(seed: int)
             app.speedrun(run)
         recordings = store.recordings(app.clock.now())
     for recording in recordings:
-        found = replaying.replay(recording, flow, codec=Codec(), registry=Registry(ALL))
+        found = replayer.replay(recording, flow, codec=Codec(), registry=Registry(ALL))
         assert not found.differences, (program, recording.row.state, [step.key for step in recording.steps])
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import detent
 from detent import Context, Retry, step, workflow
+from detent.execution.registry import Registry
 from detent.kernel.drift import End
-from detent.runtime import replaying
-from detent.runtime.registry import Registry
-from detent.serialization import Codec
+from detent.replay import replayer
+from detent.serialization.codec import Codec
 from detent.testing import TestingApp, replay
 from tests.kit.recording import Prefixes, broken, calls, child, double, exported, work
 
@@ -188,7 +188,7 @@ def test_code_that_has_not_changed_follows_every_prefix_of_its_runs(flow: Any, r
     calls.clear()
     assert len(recordings) > 1
     for recording in recordings:
-        found = replaying.replay(recording, flow, codec=Codec(), registry=Registry([]))
+        found = replayer.replay(recording, flow, codec=Codec(), registry=Registry([]))
         assert not found.differences, (recording.row.state, [step.key for step in recording.steps])
     assert calls == []  # no step was executed
 

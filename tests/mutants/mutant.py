@@ -1,6 +1,6 @@
 """A mutant: Detent with one rule broken, and the tests that notice it.
 
-    Mutant("a stale token settles", "stores/batch.py", old, new, ("conformance/test_settle.py::test_…",))
+    Mutant("a stale token settles", "stores/batch/apply.py", old, new, ("conformance/test_settle.py::…",))
 
 A mutant is a replacement of text in one module.  `old` must occur exactly once in the file.
 The named tests run in a process of their own, against the broken module: each of them has to

@@ -13,7 +13,7 @@ FAULTS = "unit/test_committer_faults.py"
 MUTANTS = [
     Mutant(
         "an operation is answered before its commit",
-        "commit.py",
+        "commit/committer.py",
         """\
         try:
             applied = self._store.apply(
@@ -29,14 +29,14 @@ MUTANTS = [
     ),
     Mutant(
         "an error that is no clear answer counts as a refusal",
-        "commit.py",
+        "commit/committer.py",
         "return isinstance(error, MustGoAlone) or (",
         "return True or (",
         (f"{FAULTS}::test_a_start_that_is_still_being_committed_when_it_is_looked_up_is_ours",),
     ),
     Mutant(
         "a commit in doubt counts as done",
-        "commit.py",
+        "commit/committer.py",
         """\
         if answer is not None:
             entry.succeed(answer)
@@ -50,14 +50,14 @@ MUTANTS = [
     ),
     Mutant(
         "a retried start is told that another began its run",
-        "commit.py",
+        "commit/committer.py",
         "found = [entry for entry in group if entry.retried and came_second(entry.answer)]",
         "found: list[Entry] = []",
         (f"{FAULTS}::test_a_start_that_is_still_being_committed_when_it_is_looked_up_is_ours",),
     ),
     Mutant(
         "a caller that was interrupted stays the leader",
-        "commit.py",
+        "commit/committer.py",
         """\
         if leads:
             self._leader = None
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "what an interrupted leader has committed is committed again",
-        "commit.py",
+        "commit/committer.py",
         """\
                     other.doubted = other.retried = True
                     other.interruptions += 1
@@ -83,21 +83,21 @@ MUTANTS = [
     ),
     Mutant(
         "the main thread commits by itself, where a signal can interrupt it",
-        "commit.py",
+        "commit/committer.py",
         "entry.may_lead = threading.current_thread() is not threading.main_thread()",
         "entry.may_lead = True",
         (f"{FAULTS}::test_the_main_thread_does_not_commit_by_itself",),
     ),
     Mutant(
         "nobody waits for a database that is away",
-        "commit.py",
+        "commit/committer.py",
         "ended = (entry.deadline is not None",
         "ended = True or (entry.deadline is not None",
         (f"{FAULTS}::test_a_long_absence_does_not_end_in_a_recursion_error",),
     ),
     Mutant(
         "one bad operation fails its whole batch",
-        "commit.py",
+        "commit/committer.py",
         """\
             groups += reversed(parts(group, error))
 """,
@@ -109,42 +109,42 @@ MUTANTS = [
     ),
     Mutant(
         "the halves of a batch that failed are committed in the wrong order",
-        "commit.py",
+        "commit/committer.py",
         "reversed(parts(group, error))",
         "parts(group, error)",
         (f"{FAULTS}::test_one_bad_operation_among_a_thousand_costs_a_few_commits",),
     ),
     Mutant(
         "leases whose delivery failed are forgotten",
-        "commit.py",
+        "commit/committer.py",
         "lessor.astray([row.token for row, _ in applied.leased if row.token is not None])",
         "pass",
         (f"{FAULTS}::test_leases_whose_delivery_failed_are_reported_to_the_worker",),
     ),
     Mutant(
         "a start whose commit was cut off is not found",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "        return _already_started(tx, op)\n",
         "        return None\n",
         ("conformance/test_start.py::test_a_start_whose_commit_was_cut_off_is_found_by_its_ids[sqlite]",),
     ),
     Mutant(
         "a start takes a run that another start began for its own",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "ours = {run.id for run in op.runs if found.get(run.id) == (run.type, run.input, run.created_at)}",
         "ours = set(found)",
         ("conformance/test_start.py::test_a_run_that_another_start_began_meanwhile_is_not_ours[sqlite]",),
     ),
     Mutant(
         "a settle whose commit was cut off is not found",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:",
         "if False:",
         ("conformance/test_settle.py::test_a_settle_that_went_through_unseen_is_found[sqlite-straight]",),
     ),
     Mutant(
         "a session that PostgreSQL ended is an AssertionError",
-        "stores/prepared.py",
+        "stores/postgres/prepared.py",
         """\
         if result is None:  # the server has ended the session, and said why in the answer before
             raise self._lost()

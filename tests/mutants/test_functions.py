@@ -11,14 +11,14 @@ from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 MUTANTS = [
     Mutant(
         "recorded answers are delivered at once",
-        "runtime/order.py",
+        "execution/order.py",
         "await (self._until_new() if answer is None else self._turn_of(key))",
         "await asyncio.sleep(0)",
         ("functions/test_recorded_order.py::test_the_winner_of_a_race_wins_every_replay[sqlite-second]",),
     ),
     Mutant(
         "a recorded step answers a call with other arguments",
-        "runtime/frame.py",
+        "execution/frame.py",
         "if text == entry.input or text is None",
         "if True or text == entry.input or text is None",
         (
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cancellation by the workflow is not recorded",
-        "runtime/frames.py",
+        "execution/workflow_frames.py",
         "        return self._mark(cancel_key(call.key), CANCEL,",
         "        return self._mark(cancel_key(call.key) + '?', CANCEL,",
         (
@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     Mutant(
         "strict code runs a renamed step twice",
-        "runtime/frame.py",
+        "execution/frame.py",
         """\
             if skipped:
                 raise""",
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         "steps that the code no longer asks for are not reported",
-        "runtime/mains.py",
+        "execution/main.py",
         """\
         if unasked:
 """,
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "a compensation of a canceled run is tried once",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
         if op.reopen:
             changes.reopen(step)
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "a receive that timed out is not recorded",
-        "runtime/waits.py",
+        "execution/waits.py",
         """\
             yield from frame.record(
                 frame.entry(key, "receive", name, StepState.FAILED, error=encode_error(late), **facts)
@@ -110,7 +110,7 @@ MUTANTS = [
     ),
     Mutant(
         "a child starts without its parent's record",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     if op.children is not None:
         _begin(op.children,""",
@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "a child takes the id of another run",
-        "stores/conflicts.py",
+        "stores/batch/conflicts.py",
         "if found is not None and (found.parent, found.parent_key) != (run.parent, run.parent_key):",
         "if False:",
         (
@@ -131,28 +131,28 @@ MUTANTS = [
     ),
     Mutant(
         "something new begins in a canceled run",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         '    if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):',
         "    if False:",
         ("conformance/test_records.py::test_nothing_new_begins_in_a_canceled_run[sqlite]",),
     ),
     Mutant(
         "a published value is dropped",
-        "runtime/publishing.py",
+        "execution/publish.py",
         "    services.committer.post(record, forever=True)",
         "    del record",
         ("functions/test_publishing.py::test_a_failed_step_has_published_what_it_published[sqlite]",),
     ),
     Mutant(
         "a step begins after its deadline",
-        "runtime/deadlines.py",
+        "execution/deadlines.py",
         "return claimed.deadline is not None and services.clock.now() >= claimed.deadline",
         "return False",
         ("functions/test_deadlines.py::test_a_deadline_that_has_passed_lets_no_step_begin[sqlite]",),
     ),
     Mutant(
         "a step that swallows its timeout has succeeded",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         """\
     await _ended(task, cleanup)
     if not task.done():
@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         "a transactional body is repeated on an error of another database",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         "    if lost and not tx.ended and (error is tx.refusal or driver.broke(tx.connection, error)):",
         "    if lost and not tx.ended:",
         (
@@ -177,7 +177,7 @@ MUTANTS = [
     ),
     Mutant(
         "a step that has ended its transaction is recorded as done",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         """\
         tx.check()
         operation = body.finish(value)
@@ -192,7 +192,7 @@ MUTANTS = [
     ),
     Mutant(
         "a step that has ended its transaction and raised is repeated",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         "    if not isinstance(error, TransactionEnded) and _was_ended(tx):",
         "    if False:",
         (
@@ -203,14 +203,14 @@ MUTANTS = [
     ),
     Mutant(
         "a transaction whose answer was lost is repeated",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         "if trouble is Trouble.GONE and tries.was_recorded():",
         "if False:",
         ("functions/test_transactions.py::test_a_transaction_whose_answer_was_lost_is_not_repeated[sqlite]",),
     ),
     Mutant(
         "the transaction of a worker that was declared dead is committed",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         """\
         if verdict is not Verdict.APPLIED:
             raise Abandoned
@@ -222,14 +222,14 @@ MUTANTS = [
     ),
     Mutant(
         "the transaction of a canceled run is committed",
-        "runtime/bodies.py",
+        "execution/bodies.py",
         "            raise Canceled  # what is recorded",
         "            pass  # what is recorded",
         ("graphs/test_bodies.py::test_a_transactional_node_of_a_canceled_run_writes_nothing[sqlite-def]",),
     ),
     Mutant(
         "an error in the error hook escapes",
-        "runtime/services.py",
+        "execution/services.py",
         """\
             except (Exception, SystemExit):
                 log.exception("the on_error""",

@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     Mutant(
         "an empty fan_out loses the order",
-        "graphs.py",
+        "definitions/graphs.py",
         """\
         if self._empty:
             needs +=""",
@@ -63,14 +63,14 @@ MUTANTS = [
     ),
     Mutant(
         "policies and retries share one budget",
-        "runtime/nodes.py",
+        "execution/node.py",
         "stored.reattempts = {**spent, budget: count}",
         "stored.reattempts = dict.fromkeys([*spent, budget], count)",
         ("graphs/test_policies.py::test_retries_and_each_policy_have_counts_of_their_own[sqlite]",),
     ),
     Mutant(
         "an executed input overtakes the inbox",
-        "stores/deciding.py",
+        "stores/batch/deciders.py",
         "if not instance.waits and op.run_id not in self._arrived:",
         "if True:",
         (
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "the same input id is decided twice",
-        "stores/deciding.py",
+        "stores/batch/deciders.py",
         """\
         if given.input_id is not None and (op.run_id, given.input_id) in self._known:
             return Decided()
@@ -89,21 +89,21 @@ MUTANTS = [
     ),
     Mutant(
         "the same input id waits twice in the inbox",
-        "stores/deciding.py",
+        "stores/batch/deciders.py",
         "            if (op.run_id, op.input.input_id) in self._known:",
         "            if False:",
         ("deciders/test_inbox.py::test_the_same_input_id_waits_once[sqlite]",),
     ),
     Mutant(
         "a keyed timer that is a dead letter cannot be cancelled",
-        "stores/decider_statements.py",
+        "stores/sql/deciders.py",
         "PENDING = f\"(t.state IN {ACTIVE} OR t.outcome = 'dead_letter')\"",
         'PENDING = f"t.state IN {ACTIVE}"',
         ("deciders/test_rules_timers.py::test_cancelling_a_timer_reaches_its_dead_letter[sqlite]",),
     ),
     Mutant(
         "a timer fires after it was cancelled",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     if _delivery(op.ends) not in plans.seen.held or not plans.deciding.fires(op.ends, op.timer):
         return Decided(stale=True)
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "a projection moves beyond an event that it could not apply",
-        "kernel/project.py",
+        "kernel/projections.py",
         """\
     row.position = position - 1
     wait""",
@@ -128,7 +128,7 @@ MUTANTS = [
     ),
     Mutant(
         "a projection that is behind replaces the live one",
-        "kernel/project.py",
+        "kernel/projections.py",
         "return rebuilt.position >= live.position and not",
         "return not",
         ("unit/test_kernel_project.py::test_only_what_is_behind_in_nothing_takes_over[fields2-False]",),

@@ -11,7 +11,7 @@ from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 MUTANTS = [
     Mutant(
         "a stale token settles",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "a stale token ends a function in PostgreSQL's single statement",
-        "stores/postgres_statements.py",
+        "stores/postgres/dialect.py",
         "AND t.token = run.token AND run.was",
         "AND run.was",
         (
@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "a canceled run finishes in PostgreSQL's single statement",
-        "stores/postgres_statements.py",
+        "stores/postgres/dialect.py",
         "AND run.was = 'ready' AND run.watched = 0",
         "AND run.watched = 0",
         (
@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "the end of a run that another process waits for is not told",
-        "stores/postgres_statements.py",
+        "stores/postgres/dialect.py",
         "AND run.was = 'ready' AND run.watched = 0",
         "AND run.was = 'ready'",
         (
@@ -53,14 +53,14 @@ MUTANTS = [
     ),
     Mutant(
         "two settles of one execution in one batch both count",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "seen.held.discard(delivery)  # a second settle",
         "# a second settle",
         ("conformance/test_settle.py::test_of_two_settles_in_one_batch_one_is_stale[sqlite-straight]",),
     ),
     Mutant(
         "a worker that was declared dead records a step",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     if op.worker not in seen.alive:
         return Verdict.STALE
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that was declared dead claims",
-        "stores/leases.py",
+        "stores/verbs/claims.py",
         """\
     if not office():
         return []
@@ -84,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         "a claim is not counted",
-        "stores/statements.py",
+        "stores/sql/statements.py",
         "deliveries = t.deliveries + 1, started_at",
         "deliveries = t.deliveries, started_at",
         ("conformance/test_claims.py::test_a_claim_tells_all_that_the_worker_needs[sqlite]",),
@@ -105,7 +105,7 @@ MUTANTS = [
     ),
     Mutant(
         "priority is ignored",
-        "stores/statements.py",
+        "stores/sql/statements.py",
         " ORDER BY e.precedence, e.scheduled_for, e.run_id",
         " ORDER BY e.scheduled_for, e.run_id",
         ("conformance/test_claims.py::test_the_order_is_priority_then_time_then_id[sqlite]",),
@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "a timer from a clock that is behind is never found",
-        "stores/leases.py",
+        "stores/verbs/claims.py",
         "floor = 0 if whole else trail.timers",
         "floor = trail.timers",
         (
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "the claim trail moves on by a claim that was rolled back",
-        "stores/trail.py",
+        "stores/claim_cursor.py",
         """\
         self._steps, self._step = [], 0
 
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "the lease is not renewed",
-        "worker/heart.py",
+        "worker/heartbeat.py",
         "alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())",
         "alive = True",
         (
@@ -152,14 +152,14 @@ MUTANTS = [
     ),
     Mutant(
         "a worker is declared dead in spite of a renewed lease",
-        "stores/leases.py",
+        "stores/verbs/claims.py",
         "if not found_alive or unless_renewed not in (None, found_alive[0][1]):",
         "if not found_alive:",
         ("conformance/test_wakeups.py::test_nobody_is_dead_who_renewed_the_lease_after_the_look[sqlite]",),
     ),
     Mutant(
         "a worker is declared dead at the first look",
-        "worker/heart.py",
+        "worker/heartbeat.py",
         "SUSPECTED = 1.5 * BEAT",
         "SUSPECTED = 0.0",
         (
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "a lost lock is not taken again",
-        "worker/heart.py",
+        "worker/heartbeat.py",
         """\
             if self._office.take(self._worker) and not self._renew():
                 return
@@ -193,7 +193,7 @@ MUTANTS = [
     ),
     Mutant(
         "a worker that was declared dead does not begin anew",
-        "worker/heart.py",
+        "worker/heartbeat.py",
         """\
         if not mine:
             self._lost()
@@ -229,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         "runs are not locked while events are counted",
-        "stores/statements.py",
+        "stores/sql/statements.py",
         ' ORDER BY r.id {d.bytewise}\n {d.lock("r")}""",',
         '""",',
         (
@@ -238,7 +238,7 @@ MUTANTS = [
     ),
     Mutant(
         "a run sleeps although what it awaits has happened",
-        "stores/readiness.py",
+        "stores/batch/readiness.py",
         '        if all((item.run_id, item.topic) in pending for item in row["awaits"]):',
         "        if True:",
         (
@@ -247,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         "the end of a child does not wake its parent",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
         changes.settled[op.parent, topic_of("child", run_id)] += 1
 """,
@@ -260,7 +260,7 @@ MUTANTS = [
     ),
     Mutant(
         "a message wakes nobody",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     changes.settled[op.run_id, topic_of("message", op.name)] += 1
 """,
@@ -269,7 +269,7 @@ MUTANTS = [
     ),
     Mutant(
         "a message is delivered twice",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         """\
     changes.consumed += [{"seq": seq} for seq in op.consume]
     return Verdict.APPLIED
@@ -283,7 +283,7 @@ MUTANTS = [
     ),
     Mutant(
         "a park in a paused run is not held",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "    waiting = ExecutionState.HELD if state == RunState.PAUSED else waiting_state(due, op.now)",
         "    waiting = waiting_state(due, op.now)",
         (
@@ -292,7 +292,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is handed back in a paused run begins again",
-        "stores/leases.py",
+        "stores/verbs/claims.py",
         "ExecutionState.HELD if states[c.run_id] == RunState.PAUSED else ExecutionState.READY",
         "ExecutionState.READY",
         ("conformance/test_claims.py::test_what_is_handed_back_while_its_run_is_paused_is_held[sqlite]",),
@@ -319,21 +319,21 @@ MUTANTS = [
     ),
     Mutant(
         "a chosen id may mean other work",
-        "stores/conflicts.py",
+        "stores/batch/conflicts.py",
         "if found is not None and (found.type, found.input) != (run.type, run.input):",
         "if False:",
         ("conformance/test_start.py::test_a_chosen_id_with_another_input_is_a_conflict[sqlite]",),
     ),
     Mutant(
         "nobody says which run of a hero is in the way",
-        "stores/batch.py",
+        "stores/batch/apply.py",
         "        if run.exclusive and run.id not in known:",
         "        if False:",
         ("conformance/test_start.py::test_a_hero_has_one_active_run_of_a_type[sqlite]",),
     ),
     Mutant(
         "a deadline that passes in the queue is ignored",
-        "stores/deadlines.py",
+        "stores/verbs/deadlines.py",
         """\
     if not due:
         return list

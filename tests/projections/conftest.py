@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from detent.stores.base import Tx
-from detent.stores.sql import SqlStore
+from detent.stores.driver import Tx
+from detent.stores.store import SqlStore
 from detent.testing import TestingApp
 from tests.projections.world import Account
 

@@ -8,9 +8,9 @@ import pytest
 
 import detent
 from detent import Projection, Recorded, View
-from detent.engine.deciding import decision_of
-from detent.runtime.projecting import Progress, Runner
-from detent.stores import batch as batches
+from detent.app.deciders import decision_of
+from detent.execution.projection import Progress, Runner
+from detent.stores.batch import apply as batches
 from tests.functions.world import Apps, Gate
 from tests.projections.conftest import Timeless
 from tests.projections.world import (

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from detent.kernel.decide import EventRow
-from detent.stores import projections as stored
-from detent.stores.base import batch, write
-from detent.stores.opening import open_store
-from detent.stores.projection_statements import ProjectionStatements
-from detent.stores.sql import SqlStore
+from detent.stores.driver import batch, write
+from detent.stores.open import open_store
+from detent.stores.sql.projections import ProjectionStatements
+from detent.stores.store import SqlStore
+from detent.stores.verbs import projections as stored
 from tests.conformance.test_plans import whole_tables
 
 MANY = 20_000

@@ -7,8 +7,8 @@ import pytest
 
 from detent import AsyncView, Projection, Recorded, Retry, View
 from detent.errors import DatabaseUnavailable, ProjectionBehind, ProjectionBlocked, ProjectionNotBlocked
-from detent.runtime.transactions import Transaction
-from detent.stores.base import Trouble
+from detent.execution.transactions import Transaction
+from detent.stores.driver import Trouble
 from tests.functions.world import eventually
 from tests.projections.conftest import Timeless
 from tests.projections.world import Say, Talk, Totals, add, rows, status, totals
@@ -220,7 +220,7 @@ def test_another_database_that_is_away_is_poison_too(timeless: Timeless) -> None
 def test_our_own_database_that_is_away_is_not(timeless: Timeless, monkeypatch: pytest.MonkeyPatch) -> None:
     picky = Picky(13, error=DatabaseUnavailable("ours", "not here"))
     app = timeless(picky)
-    monkeypatch.setattr("detent.runtime.projecting._Each._answers", lambda self: not picky.refused)
+    monkeypatch.setattr("detent.execution.projection._Each._answers", lambda self: not picky.refused)
     add(app, 13)
     eventually(lambda: len(picky.tries) > 1)
     seen = status(app).failures

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from detent import Projection, Recorded, View
-from detent.engine.deciding import decision_of
+from detent.app.deciders import decision_of
 from detent.errors import DatabaseUnavailable
-from detent.stores import batch as batches
-from detent.stores import projections as stored
-from detent.stores.base import Tx
+from detent.stores.batch import apply as batches
+from detent.stores.driver import Tx
+from detent.stores.verbs import projections as stored
 from tests.functions.world import Apps, Gate, eventually
 from tests.projections.conftest import Timeless
 from tests.projections.world import Account, Add, Totals, add, rows, status, totals, wait
@@ -127,7 +127,7 @@ def test_a_worker_that_vanishes_commits_nothing_more(apps: Apps) -> None:
 
 
 def test_a_batch_ends_when_its_time_is_up(timeless: Timeless, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.runtime.projecting.BUDGET", 0.0)
+    monkeypatch.setattr("detent.execution.projection.BUDGET", 0.0)
     batches: list[int] = []
     save = stored.save
 

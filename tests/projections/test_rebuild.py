@@ -7,8 +7,8 @@ import pytest
 
 from detent import Projection, Recorded, View
 from detent.errors import InvalidState
-from detent.runtime import projecting
-from detent.stores.opening import open_store
+from detent.execution import projection as projecting
+from detent.stores.open import open_store
 from tests.functions.world import Apps, Gate, eventually
 from tests.projections.conftest import Timeless
 from tests.projections.world import Account, Totals, add, rows, status, totals, wait

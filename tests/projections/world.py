@@ -7,8 +7,8 @@ from typing import Any
 
 import detent
 from detent import Decider, Decision, Projection, Recorded, View
-from detent.engine.projecting import ProjectionStatus
-from detent.stores.sql import SqlStore
+from detent.app.projections import ProjectionStatus
+from detent.stores.store import SqlStore
 
 PATIENCE = 20.0
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from detent.errors import DatabaseUnavailable
-from detent.stores.base import Tx
-from detent.stores.lanes import Lane
-from detent.stores.sql import SqlStore
+from detent.stores.connection import Lane
+from detent.stores.driver import Tx
+from detent.stores.store import SqlStore
 
 T = TypeVar("T")
 

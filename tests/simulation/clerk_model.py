@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from detent.clock import from_micros, to_micros
-from detent.decisions import Decision, Timer, TimerCancelled
+from detent.definitions.decisions import Decision, Timer, TimerCancelled
 from tests.simulation.clerk import PATIENT, Clerk, Errand, Input, Refused, State
 
 INBOX = "inbox"

@@ -1,6 +1,6 @@
 """A world of a decider's instances: processes with workers, whose commits fail and who die; and the model.
 
-Workers carry out the real letters (runtime/letters.py), each up to the operation that it wants to commit.
+Workers carry out the real letters (execution/letter.py), each up to the operation that it wants to commit.
 What is committed together, in which order, and what befalls that commit, is for the test to say; it goes
 through the process's own committer.  After every deed the store must be as the model says.
 """
@@ -16,20 +16,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from detent.engine.deciding import decision_of, enqueuing_of
-from detent.entries import Entry
+from detent.app.deciders import decision_of, enqueuing_of
+from detent.commit.entries import Entry
 from detent.errors import NotADeadLetter
+from detent.execution.bound_decider import DeciderMind, Memory
+from detent.execution.drivers import _perform
+from detent.execution.letter import letter as letter_of
+from detent.execution.requests import Commit
+from detent.execution.spawn import claimed_of
 from detent.kernel.decide import Decide, Enqueue, EventRow
-from detent.kernel.model import Claimed, ExecutionRow, Operation, Settle, Settled, Verdict, WorkerRow
+from detent.kernel.operations import Operation, Settle, Settled, Verdict
+from detent.kernel.rows import Claimed, ExecutionRow, WorkerRow
 from detent.kernel.settle import Outcome
-from detent.runtime.drivers import _perform
-from detent.runtime.letters import letter as letter_of
-from detent.runtime.minds import DeciderMind, Memory
-from detent.runtime.requests import Commit
-from detent.runtime.spawning import claimed_of
-from detent.stores.base import rows_to
-from detent.stores.batch import Applied
-from detent.stores.sql import SqlStore
+from detent.stores.batch.apply import Applied
+from detent.stores.driver import rows_to
+from detent.stores.store import SqlStore
 from detent.testing import ManualClock, TestingApp
 from tests.conformance.builders import SECOND
 from tests.simulation.clerk import INSTANCES, Clerk, Input, Refused

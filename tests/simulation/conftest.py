@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW
 from tests.conftest import MySQLAdmin, PostgresAdmin
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from detent.kernel.graph import Document, Graph
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.simulation.fate import Fate
 from tests.simulation.world import World
 

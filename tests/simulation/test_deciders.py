@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from detent.kernel.model import Operation
-from detent.stores.opening import open_store
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Operation
+from detent.stores.open import open_store
+from detent.stores.store import SqlStore
 from tests.conformance.builders import NOW
 from tests.simulation.clerk import PATIENT, Do, inputs
 from tests.simulation.clerk_faults import BROKEN, BUSY, CUT, GONE, Fault
@@ -123,10 +123,10 @@ def live(store: SqlStore, how: settings) -> None:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few events are many here, and nobody waits in real time."""
-    monkeypatch.setattr("detent.stores.streams.FEW", 4)
-    monkeypatch.setattr("detent.stores.streams.PAGE", 3)
-    monkeypatch.setattr("detent.runtime.letters.DRAINED", 2)
-    monkeypatch.setattr("detent.runtime.letters.Letter.retry", PATIENT)
+    monkeypatch.setattr("detent.stores.verbs.streams.FEW", 4)
+    monkeypatch.setattr("detent.stores.verbs.streams.PAGE", 3)
+    monkeypatch.setattr("detent.execution.letter.DRAINED", 2)
+    monkeypatch.setattr("detent.execution.letter.Letter.retry", PATIENT)
     monkeypatch.setattr("detent.commit.FIRST_WAIT", 0.0)
     monkeypatch.setattr(logging.getLogger("detent.worker"), "disabled", True)  # it tells of every failure
 

@@ -16,14 +16,14 @@ from unittest import mock
 
 import pytest
 
-from detent.commit import Committer
-from detent.entries import Entry
-from detent.runtime import bodies, services
-from detent.runtime.order import Turns
-from detent.runtime.services import Loop
-from detent.stores.sql import SqlStore
-from detent.worker import heart
-from detent.worker.heart import Heart
+from detent.commit.committer import Committer
+from detent.commit.entries import Entry
+from detent.execution import bodies, services
+from detent.execution.order import Turns
+from detent.execution.services import Loop
+from detent.stores.store import SqlStore
+from detent.worker import heartbeat
+from detent.worker.heartbeat import Heart
 from detent.worker.worker import Worker
 from tests.simulation.engine.faults import Faults
 from tests.simulation.engine.world import World, simulate
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[list[Any], Faults, str]] = {
     ),
     "a worker is declared dead at once": (
         [
-            mock.patch.object(heart, "SUSPECTED", -1.0),
+            mock.patch.object(heartbeat, "SUSPECTED", -1.0),
             mock.patch.object(SqlStore, "bury", bury_anyway(SqlStore.bury)),
         ],
         Faults(lost_lock=0.4),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from detent.kernel.graph import Document
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.simulation.living import DEEP, FEW, LIGHT, Life, live, play, seeds
 from tests.simulation.shapes import documents
 from tests.simulation.world import World

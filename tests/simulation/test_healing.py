@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from detent.kernel.graph import Document, Graph
-from detent.stores.sql import SqlStore
+from detent.stores.store import SqlStore
 from tests.simulation.living import DEEP, FEW, LIGHT, Life, live, play, seeds
 from tests.simulation.shapes import classes, documents
 

@@ -13,30 +13,19 @@ from typing import Any
 import msgspec
 
 from detent.errors import InvalidState, NodeNotFound, StepNotDefined
+from detent.execution.new_runs import Terms, _opened
+from detent.execution.run_graphs import Values, claimed_of_row
+from detent.execution.spawn import claimed_of
 from detent.kernel.advance import Course
 from detent.kernel.ancestry import verify
 from detent.kernel.graph import AWAIT_JOB, RESULT, SPREAD, Document, Graph, structure_text
-from detent.kernel.model import (
-    Claimed,
-    ExecutionRow,
-    Lease,
-    NewRun,
-    Park,
-    RunRow,
-    Settle,
-    Settled,
-    Verdict,
-    WorkerRow,
-    stored_error,
-)
+from detent.kernel.operations import Park, Settle, Settled, Verdict
+from detent.kernel.rows import Claimed, ExecutionRow, Lease, NewRun, RunRow, WorkerRow, stored_error
 from detent.kernel.settle import Ending, Outcome, settle
-from detent.runtime.beginning import Terms, _opened
-from detent.runtime.courses import Values, claimed_of_row
-from detent.runtime.spawning import claimed_of
-from detent.serialization import Codec
-from detent.stores.courses import MustGoAlone
-from detent.stores.graphs import parts
-from detent.stores.sql import SqlStore
+from detent.serialization.codec import Codec
+from detent.stores.batch.graphs import MustGoAlone
+from detent.stores.store import SqlStore
+from detent.stores.verbs.graphs import parts
 from tests.conformance.builders import NOW, SECOND, key_of
 from tests.simulation.shapes import COUNT, LIST, compiled, expected, perform
 

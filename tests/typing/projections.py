@@ -6,7 +6,7 @@ from typing import Any, assert_type
 
 import detent
 from detent import AsyncTransaction, AsyncView, Projection, Recorded, Transaction, View
-from detent.engine.projecting import ProjectionStatus
+from detent.app.projections import ProjectionStatus
 
 
 class Totals(Projection):

@@ -8,12 +8,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import detent
-from detent.cli.finding import place
+from detent.cli.find_app import place
 from detent.errors import InvalidAddress, UnknownScheme
 from detent.stores.addresses import mysql_address, postgres_address, shown
-from detent.stores.mysql import MySqlDriver, _Encrypted
-from detent.stores.opening import open_store
-from detent.stores.postgres import PostgresDriver
+from detent.stores.mysql.driver import MySqlDriver, _Encrypted
+from detent.stores.open import open_store
+from detent.stores.postgres.driver import PostgresDriver
 
 SECRET = "s3cr3t"
 

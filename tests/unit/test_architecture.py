@@ -16,19 +16,13 @@ from pathlib import Path
 # in one string are neighbours that may import each other; two strings in a layer stand apart and may not.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("annotations forms serialization signatures", "clock", "forks", "ids", "events observe"),
+    ("serialization", "clock", "process_forks", "ids", "events observe"),
     ("arguments",),
     ("kernel",),
-    (
-        "context awaiting declaring child_options transactional functions decorators blueprint durable "
-        "workflows arrows graphs decisions deciders projections",
-        "stores",
-    ),
-    ("commit entries asides",),
-    ("runtime",),
-    ("worker",),
-    ("engine",),
-    ("runs",),
+    ("definitions", "stores"),
+    ("commit",),
+    ("execution",),
+    ("replay", "worker"),
     ("app",),
     ("aio",),
     ("dashboard",),
@@ -129,27 +123,27 @@ if TYPE_CHECKING:
     from detent.app import App
 def late():
     import detent.worker.pool
-    from ..stores import base
+    from ..stores import driver
     importlib.import_module("detent.cli")
 """
     seen = list(imports_that_go_up(Module("detent.kernel.settle", hidden)))
     assert [wrong.split(" imports ")[1] for wrong in seen] == [
         "detent.app.App",
         "detent.worker.pool",
-        "detent.stores.base",
+        "detent.stores.driver",
         "detent.cli",
     ]
 
 
 def test_neighbours_may_import_each_other_and_strangers_may_not() -> None:
-    source = "from detent.context import Context\nfrom detent.errors import DetentError\n"
-    assert not list(imports_that_go_up(Module("detent.functions", source)))
-    assert list(imports_that_go_up(Module("detent.stores.sql", source)))
+    source = "from detent.definitions.context import Context\nfrom detent.errors import DetentError\n"
+    assert not list(imports_that_go_up(Module("detent.definitions.functions", source)))
+    assert list(imports_that_go_up(Module("detent.stores.store", source)))
 
 
 def test_a_relative_import_is_followed_to_where_it_leads() -> None:
-    source = "from . import model\nfrom .graph import compiled\nfrom ..errors import DetentError\n"
-    names = ["detent.kernel.model", "detent.kernel.graph.compiled", "detent.errors.DetentError"]
+    source = "from . import rows\nfrom .graph import compiled\nfrom ..errors import DetentError\n"
+    names = ["detent.kernel.rows", "detent.kernel.graph.compiled", "detent.errors.DetentError"]
     assert list(imported(Module("detent.kernel.settle", source))) == names
     assert list(imported(Module("detent.kernel", source, is_package=True)))[:2] == names[:2]
 
@@ -176,7 +170,7 @@ SELECT id FROM detent_execution
 DROP = f"DELETE FROM {table}"
 '''
     assert len(list(sql_constants(Module("detent.worker.pool", source)))) == 2
-    assert not list(sql_constants(Module("detent.stores.postgres", source)))
+    assert not list(sql_constants(Module("detent.stores.postgres.driver", source)))
 
 
 # -- Reading the source ----------------------------------------------------------------------------

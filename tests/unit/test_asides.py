@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from detent.errors import DatabaseUnavailable
-from detent.kernel.model import Operation, Record
-from detent.stores.base import Line, Trouble
-from detent.stores.batch import Applied
-from detent.stores.sql import PartlyApplied
+from detent.kernel.operations import Operation, Record
+from detent.stores.batch.apply import Applied
+from detent.stores.driver import Line, Trouble
+from detent.stores.store import PartlyApplied
 from tests.unit.test_committer_faults import PATIENCE, Call, FakeDriver, FakeStore, busy, opened, queued
 
 

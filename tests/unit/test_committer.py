@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from detent.commit import Committer
-from detent.kernel.model import Note, Operation
-from detent.stores.batch import Applied
+from detent.commit.committer import Committer
+from detent.kernel.operations import Note, Operation
+from detent.stores.batch.apply import Applied
 
 PATIENCE = 20.0
 

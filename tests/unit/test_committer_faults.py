@@ -17,24 +17,15 @@ from typing import Any, cast
 
 import pytest
 
-from detent import commit
-from detent.commit import Committer
-from detent.entries import Entry
+from detent.commit import committer as commit
+from detent.commit.committer import Committer
+from detent.commit.entries import Entry
 from detent.errors import DatabaseUnavailable
-from detent.kernel.model import (
-    ExecutionKey,
-    Operation,
-    Record,
-    Settle,
-    Settled,
-    SettlePlan,
-    Start,
-    Started,
-    Verdict,
-)
-from detent.stores.base import Trouble
-from detent.stores.batch import Applied
-from detent.stores.courses import MustGoAlone
+from detent.kernel.operations import Operation, Record, Settle, Settled, SettlePlan, Start, Started, Verdict
+from detent.kernel.rows import ExecutionKey
+from detent.stores.batch.apply import Applied
+from detent.stores.batch.graphs import MustGoAlone
+from detent.stores.driver import Trouble
 from tests.conformance.builders import new_main, new_run
 
 PATIENCE = 20.0

@@ -8,7 +8,7 @@ import pytest
 
 import detent
 from detent import step, task
-from detent.blueprint import blueprint
+from detent.definitions.blueprint import blueprint
 
 
 @step

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from detent.errors import StepFailed
-from detent.kernel.model import Error
-from detent.runtime.failures import describe, encode_error, raisable
+from detent.execution.failures import describe, encode_error, raisable
+from detent.kernel.rows import Error
 
 ran: list[str] = []
 

@@ -26,10 +26,10 @@ import msgspec
 import pydantic
 import pytest
 
-from detent.annotations import NoForm
 from detent.errors import CannotDecode, NotSerializable
-from detent.forms import form_of
-from detent.serialization import Codec
+from detent.serialization.annotations import NoForm
+from detent.serialization.codec import Codec
+from detent.serialization.forms import form_of
 
 T = TypeVar("T")
 NOW = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)

@@ -61,19 +61,18 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 
 def test_parts_are_there_without_an_import_of_their_own() -> None:
-    code = "import detent; detent.aio.sleep; detent.errors.RunNotFound; detent.engine.Settings; detent.events"
+    code = "import detent; detent.aio.sleep; detent.errors.RunNotFound; detent.app; detent.events"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_who_only_describes_workflows_loads_neither_the_engine_nor_asyncio() -> None:
     done = subprocess.run([sys.executable, "-c", DEFINITIONS], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "detent.functions" in loaded
+    assert "detent.definitions.functions" in loaded
     assert not loaded & {
         "asyncio",
         "sqlite3",
         "detent.app",
-        "detent.engine",
         "detent.stores",
         "detent.worker",
     }
@@ -85,6 +84,6 @@ def test_an_app_on_sqlite_loads_no_driver_of_a_server() -> None:
     assert not set(done.stdout.split()) & {
         "psycopg",
         "pymysql",
-        "detent.stores.postgres",
-        "detent.stores.mysql",
+        "detent.stores.postgres.driver",
+        "detent.stores.mysql.driver",
     }

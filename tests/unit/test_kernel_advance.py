@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import ReadinessOverflow
+from detent.execution.run_graphs import Values
 from detent.kernel.advance import Advance, Count, End, RunFacts, job_of
 from detent.kernel.ancestry import ancestry_hash
 from detent.kernel.expressions import output_of, recorded
@@ -25,8 +26,7 @@ from detent.kernel.graph import (
     Graph,
     Node,
 )
-from detent.runtime.courses import Values
-from detent.serialization import Codec
+from detent.serialization.codec import Codec
 
 NOW = 1_000_000
 SECOND = 1_000_000

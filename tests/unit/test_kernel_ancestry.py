@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from detent.kernel.ancestry import ancestry_hash, verify
 from detent.kernel.graph import SPREAD, VERSION, Document, Graph, Node, class_graph
-from detent.kernel.model import ExecutionRow
+from detent.kernel.rows import ExecutionRow
 
 RUN = "run"
 DIAMOND = class_graph(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from detent.errors import InvalidState
 from detent.kernel.control import check, set_aside, taken_up, undone
-from detent.kernel.model import ExecutionState, RunState, Step, StepState
+from detent.kernel.rows import ExecutionState, RunState, Step, StepState
 
 STORED = [state for state in RunState if state is not RunState.PERFORMING]
 ALLOWED = {

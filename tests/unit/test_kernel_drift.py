@@ -8,7 +8,7 @@ import pytest
 
 from detent.kernel.drift import Difference, End, Kind, Recording, Seen, judge
 from detent.kernel.journal import line_of
-from detent.kernel.model import RunRow, Step
+from detent.kernel.rows import RunRow, Step
 
 NOW = 1_000
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.kernel.journal import Journal, Scope
-from detent.kernel.model import Step
+from detent.kernel.rows import Step
 
 names = st.sampled_from(["charge", "ship", "sleep", "now"])
 # What a line of calls does: call something, or begin a task that does things of its own.

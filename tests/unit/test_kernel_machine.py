@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from detent.deciders import plan_decider
+from detent.definitions.deciders import plan_decider
+from detent.execution.bound_decider import DeciderMind
 from detent.kernel.decide import EventRow
 from detent.kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
-from detent.runtime.minds import DeciderMind
-from detent.serialization import Codec
+from detent.serialization.codec import Codec
 from tests.deciders.declared import Order
 
 CREATE = TransitionInfo("new", "Create", "created", effects=("SendEmail",), timers=("PaymentTimeout",))

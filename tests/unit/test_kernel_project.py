@@ -6,7 +6,7 @@ import pytest
 
 from detent.errors import NotSerializable
 from detent.kernel.policies import Retry
-from detent.kernel.project import (
+from detent.kernel.projections import (
     LINGER,
     LIVE,
     REBUILDING,

@@ -7,17 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.kernel.model import Claimed, ExecutionState, RunState
-from detent.kernel.settle import (
-    TRANSITIONS,
-    Ending,
-    Outcome,
-    Then,
-    recover,
-    settle,
-    under,
-    waiting_state,
-)
+from detent.kernel.rows import Claimed, ExecutionState, RunState
+from detent.kernel.settle import TRANSITIONS, Ending, Outcome, Then, recover, settle, under, waiting_state
 
 NOW = 1_000_000
 ERROR = '{"type":"ValueError","message":"no"}'

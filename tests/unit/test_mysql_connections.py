@@ -5,7 +5,7 @@ from ssl import CERT_REQUIRED, SSLContext
 import pymysql
 import pytest
 
-from detent.stores.mysql import _Encrypted
+from detent.stores.mysql.driver import _Encrypted
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from detent.stores.prepared import Session
+from detent.stores.postgres.prepared import Session
 
 
 class Ended:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detent.errors import CannotDecode, NotSerializable, PayloadError, PayloadTooLarge
-from detent.serialization import DEFAULT_MAX_PAYLOAD, Codec, plain
+from detent.serialization.codec import DEFAULT_MAX_PAYLOAD, Codec, plain
 
 
 class Colour(Enum):

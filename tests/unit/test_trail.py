@@ -2,7 +2,7 @@
 
 import pytest
 
-from detent.stores.trail import DEAR, EVERY, MARGIN, MOST, SHARE, Trail
+from detent.stores.claim_cursor import DEAR, EVERY, MARGIN, MOST, SHARE, Trail
 
 
 class Clock:

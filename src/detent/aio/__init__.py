@@ -8,20 +8,8 @@ Async workflows and steps run on the loop that opened the app.
 """
 
 from .app import AsyncApp
-from .runs import AsyncRun
-from .waiting import (
-    now,
-    patched,
-    publish,
-    random,
-    receive,
-    send,
-    sleep,
-    sleep_until,
-    step_guard,
-    timeout,
-    uuid,
-)
+from .run import AsyncRun
+from .waits import now, patched, publish, random, receive, send, sleep, sleep_until, step_guard, timeout, uuid
 
 __all__ = [
     "AsyncApp",

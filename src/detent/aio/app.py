@@ -8,24 +8,26 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
-from ..app import App
+from ..app import deciders as deciding
+from ..app.app import App
+from ..app.engine import Engine
+from ..app.projections import AsyncProjections
+from ..app.settings import Options, checked_options
+from ..app.starting import START_MANY, calls_of
+from ..app.user_connections import loop_tx
+from ..app.views import Execution, id_of
+from ..app.within import join
 from ..arguments import check_stored_id
-from ..context import Context, current_frame, replaying
-from ..deciders import Decider
-from ..decisions import Recorded, TimerCancelled
-from ..engine import Engine, Options, checked_options, deciding
-from ..engine.connections import loop_tx
-from ..engine.projecting import AsyncProjections
-from ..engine.starting import START_MANY, calls_of
-from ..engine.views import Execution, id_of
-from ..engine.within import join
+from ..definitions.context import Context, current_frame, replaying
+from ..definitions.deciders import Decider
+from ..definitions.decisions import Recorded, TimerCancelled
+from ..definitions.functions import FunctionWorkflow
+from ..definitions.graphs import Graph, Template
+from ..definitions.workflows import Workflow
 from ..events import Event
-from ..functions import FunctionWorkflow
-from ..graphs import Graph, Template
-from ..kernel.model import Operation, Start
-from ..workflows import Workflow
+from ..kernel.operations import Operation, Start
 from .deciders import AsyncDeadLetters, AsyncDeciders
-from .runs import AsyncRun, AsyncRuns
+from .run import AsyncRun, AsyncRuns
 from .threads import in_thread
 
 P = ParamSpec("P")

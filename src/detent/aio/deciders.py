@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ..deciders import Decider
-from ..engine.letters import Backlog, DeadLetter, DeadLetters, ReplayReport
-from ..engine.machines import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
-from ..engine.observations import AT_ONCE, Observation
+from ..app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
+from ..app.machine import DECISIONS, HISTORY, INSTANCES, Deciders, InstanceView
+from ..app.observations import AT_ONCE, Observation
+from ..definitions.deciders import Decider
 from ..kernel.machine import StateMachineView
 from .threads import in_thread
 

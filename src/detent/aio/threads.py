@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..context import ask_database
-from ..runtime.services import Threads
-from ..stores.base import user_transaction
+from ..definitions.context import ask_database
+from ..execution.services import Threads
+from ..stores.driver import user_transaction
 
 T = TypeVar("T")
 

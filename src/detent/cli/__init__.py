@@ -4,6 +4,6 @@ Written over the public face of the package, as a user would write it.  Click an
 Rich are imported here and nowhere else.
 """
 
-from .entry import detent, main
+from .main import detent, main
 
 __all__ = ["detent", "main"]

@@ -25,12 +25,12 @@ from urllib.parse import quote
 import click
 
 from .. import demo as shop
-from ..app import App
-from ..kernel.model import RunState, Step, StepState
-from ..runs import Run
+from ..app.app import App
+from ..app.run import Run
+from ..kernel.rows import RunState, Step, StepState
 from .command import Command, Failure, command
+from .demo_stage import Act, Curtain, Proof, Stage, View, stage_for
 from .output import console, write_json
-from .stage import Act, Curtain, Proof, Stage, View, stage_for
 
 _KILL_AFTER = len(shop.PARCELS) // 2  # things packed
 _LOOK = 0.06  # seconds between two looks at the database

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 from rich.text import Text
 
-from ..engine.liveness import living
+from ..app.liveness import living
 from ..errors import DatabaseError, DetentError, SchemaTooNew
-from ..kernel.model import ExecutionState, WorkerRow
-from ..stores.base import Trouble
-from ..stores.checkup import Waiting, commit_seconds, durability, schema, waiting, wake_up_seconds
-from ..stores.opening import open_store
-from ..stores.sql import SqlStore
+from ..kernel.rows import ExecutionState, WorkerRow
+from ..stores.driver import Trouble
+from ..stores.open import open_store
+from ..stores.store import SqlStore
+from ..stores.verbs.checkup import Waiting, commit_seconds, durability, schema, waiting, wake_up_seconds
 from .command import Failure, app_argument, command, json_option
-from .finding import Target, find, kind, place, require_file
+from .find_app import Target, find, kind, place, require_file
 from .output import console, span, write_json
 
 OK, WARNING, BAD = "ok", "warning", "bad"

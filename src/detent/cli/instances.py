@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..app import App
-from ..decisions import Recorded
-from ..engine.machines import HISTORY, INSTANCES, OBSERVATIONS, InstanceView
+from ..app.app import App
+from ..app.machine import HISTORY, INSTANCES, OBSERVATIONS, InstanceView
+from ..definitions.decisions import Recorded
 from ..errors import PayloadError
 from ..kernel.machine import StateMachineView
-from ..serialization import Codec
+from ..serialization.codec import Codec
 from .command import app_argument, command, id_argument, json_option
-from .documents import error_document, iso
-from .finding import opened
+from .find_app import opened
+from .json_documents import error_document, iso
 from .output import ago, brief, console, error_title, keep_whole, local_time, state_text, table, write_json
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..engine.liveness import alive
-from ..stores.listing import Overdue
-from ..stores.sql import SqlStore
+from ..app.liveness import alive
+from ..stores.store import SqlStore
+from ..stores.verbs.listing import Overdue
 
 
 class Workforce:

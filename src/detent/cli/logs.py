@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..context import log_fields
+from ..definitions.context import log_fields
 from .output import without_machinery
 
 log = logging.getLogger("detent.cli")

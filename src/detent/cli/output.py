@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..kernel.model import Error
-from ..runs import Run
+from ..app.run import Run
+from ..kernel.rows import Error
 
 STYLES = {
     "ready": "cyan",

@@ -25,16 +25,7 @@ from ..errors import DeadEnd, DetentError, ExpressionError, ReadinessOverflow
 from .ancestry import ancestry_hash
 from .expressions import error_key, resolve, shown
 from .graph import AWAIT_JOB, END, RESULT, RUN, SPREAD, VALUE, WHEN, Graph, Node
-from .model import (
-    Claimed,
-    EndedExecution,
-    Error,
-    ExecutionState,
-    NewExecution,
-    RunEnd,
-    RunState,
-    stored_error,
-)
+from .rows import Claimed, EndedExecution, Error, ExecutionState, NewExecution, RunEnd, RunState, stored_error
 from .settle import Outcome, waiting_state
 
 SECOND = 1_000_000

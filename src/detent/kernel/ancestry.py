@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from .graph import SPREAD, Graph
-from .model import ExecutionRow
+from .rows import ExecutionRow
 from .settle import has_settled
 
 _ENCODER = msgspec.json.Encoder()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from .graph import Graph
 from .heal import Past
-from .model import ExecutionState
+from .rows import ExecutionState
 
 
 def moved(before: Graph, now: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> dict[str, str]:

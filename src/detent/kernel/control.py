@@ -6,7 +6,7 @@ import msgspec
 
 from ..errors import InvalidState
 from .journal import ACCEPTED, CANCEL, ORDER
-from .model import Error, RunState, Step, StepState
+from .rows import Error, RunState, Step, StepState
 
 _ALLOWED = {
     "pause": (RunState.READY,),

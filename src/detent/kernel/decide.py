@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import field
 
-from .model import NewExecution, NewRun, Operation, RunEnd, Settle
+from .operations import Operation, Settle
+from .rows import NewExecution, NewRun, RunEnd
 from .settle import EFFECT, INBOX, TIMER, waiting_state
 
 DECIDER = "decider"  # the kind of an instance's run

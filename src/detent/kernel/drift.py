@@ -23,7 +23,7 @@ from the journal until it asks for what the journal does not hold as done: its e
        deadline, a cancel), what a resume has set aside, and what follows a question that
        only the database could answer.
 
-The replay itself tries every way of reading the record (runtime.replaying), and what it
+The replay itself tries every way of reading the record (replay.replayer), and what it
 reports is what none of them explains: code that has not changed is never reported.
 """
 
@@ -37,7 +37,7 @@ import msgspec
 from msgspec import field
 
 from .journal import FINAL, POINTS, line_of
-from .model import Error, RunRow, RunState, Step
+from .rows import Error, RunRow, RunState, Step
 
 _SHOWN = 3  # keys that a line lists before it only counts
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ..errors import InvalidState
 from .control import GIVEN_AWAY, set_aside
 from .journal import ORDER, REFUSED
-from .model import MAIN, SCHEDULED_STATES, ExecutionRow, ExecutionState, RunRow, RunState, Step, StepState
+from .rows import MAIN, SCHEDULED_STATES, ExecutionRow, ExecutionState, RunRow, RunState, Step, StepState
 from .settle import Outcome
 
 _POINTS = ("step", "spawn", "child", REFUSED, "receive", "sleep", "publish", "send", "result")

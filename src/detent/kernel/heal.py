@@ -22,7 +22,7 @@ from msgspec import field
 
 from .advance import Count
 from .graph import END, RESULT, SPREAD, Graph
-from .model import SCHEDULED_STATES, ExecutionState
+from .rows import SCHEDULED_STATES, ExecutionState
 from .settle import Outcome, has_settled
 
 

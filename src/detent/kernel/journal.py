@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from .model import Step, StepState
+from .rows import Step, StepState
 
 FINAL = (StepState.COMPLETED, StepState.FAILED)
 # Entries whose sequence number is the place of their answer in the recorded order.

@@ -22,16 +22,9 @@ from enum import StrEnum
 
 import msgspec
 
-from .model import (
-    Claimed,
-    ExecutionState,
-    HistoryEvent,
-    NewExecution,
-    RunEnd,
-    RunState,
-    SettlePlan,
-)
+from .operations import SettlePlan
 from .policies import recovery_wait
+from .rows import Claimed, ExecutionState, HistoryEvent, NewExecution, RunEnd, RunState
 
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -8,7 +8,7 @@ import os
 import msgspec
 
 from ..errors import MigrationChanged, SchemaTooNew, SchemaTooOld
-from .base import Tx
+from .driver import Tx
 
 _LEDGER = """CREATE TABLE IF NOT EXISTS detent_migrations (
     version    INTEGER PRIMARY KEY,

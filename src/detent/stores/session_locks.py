@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ..kernel.model import WorkerRow
+from ..kernel.rows import WorkerRow
 
 LOOK = 0.2  # seconds between two looks at the socket
 CHECK_AFTER = 5.0  # seconds after which we ask our own session, if the database did not show it to us

@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
-from ..app import App, Starter
-from ..blueprint import Blueprint
-from ..deciders import Decider, is_decider
-from ..engine import Engine, checked_options, checked_settings
-from ..engine.including import collect
+from ..app.app import App, Starter
+from ..app.engine import Engine
+from ..app.includes import collect
+from ..app.run import Run
+from ..app.settings import checked_options, checked_settings
+from ..definitions.blueprint import Blueprint
+from ..definitions.deciders import Decider, is_decider
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
-from ..kernel.model import RunState
-from ..runs import Run
-from ..stores.sql import SqlStore
+from ..kernel.rows import RunState
+from ..stores.store import SqlStore
 from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps

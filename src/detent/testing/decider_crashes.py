@@ -7,11 +7,11 @@ from typing import Any
 
 from ..errors import DetentError
 from ..kernel.decide import DECIDER
-from ..stores.base import Driver
-from ..stores.sqlite import SqliteDriver
+from ..stores.driver import Driver
+from ..stores.sqlite.driver import SqliteDriver
 from .apps import MOST_MOVES, TestingApp
 from .clock import ManualClock
-from .crashing import Crash, CrashingStore, Point, crashing, points_of
+from .crashing_store import Crash, CrashingStore, Point, crashing, points_of
 
 MANY = 10_000  # instances that a test looks at
 

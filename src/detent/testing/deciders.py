@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from ..clock import from_micros, to_micros
-from ..deciders import Decider, plan_decider
-from ..decisions import TIMER_CANCELLED, Timer, TimerCancelled
+from ..definitions.deciders import Decider, plan_decider
+from ..definitions.decisions import TIMER_CANCELLED, Timer, TimerCancelled
 from ..errors import DefinitionError, DetentError
+from ..execution.bound_decider import DeciderMind
 from ..kernel.decide import Alarm, EventRow, Given, Turn
-from ..runtime.minds import DeciderMind
-from ..serialization import Codec
+from ..serialization.codec import Codec
 from .differences import Aspect, DecidedOtherwise, report, same
 
 State = TypeVar("State")

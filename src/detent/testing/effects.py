@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ..app import App
-from ..deciders import Decider
+from ..app.app import App
+from ..definitions.deciders import Decider
+from ..definitions.functions import Step
 from ..errors import DefinitionError
-from ..functions import Step
-from ..runtime.minds import DeciderMind
+from ..execution.bound_decider import DeciderMind
 from .apps import TestingApp
 
 Effect = TypeVar("Effect")

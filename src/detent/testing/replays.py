@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..engine.exports import read_export
-from ..engine.including import collect
+from ..app.exports import read_export
+from ..app.includes import collect
+from ..definitions.functions import FunctionWorkflow
 from ..errors import DefinitionError, ExportUnfit
-from ..functions import FunctionWorkflow
+from ..execution.registry import Registry
 from ..kernel.drift import Difference, Recording, Replay
-from ..runtime import replaying
-from ..runtime.registry import Registry
-from ..serialization import Codec, Transform
+from ..replay import replayer
+from ..serialization.codec import Codec, Transform
 
 
 class WorkflowDrifted(AssertionError):
@@ -43,7 +43,7 @@ def replay(
     *,
     include: Sequence[Any] = (),
     transform: Transform | None = None,
-    timeout: float = replaying.DEFAULT_TIMEOUT,
+    timeout: float = replayer.DEFAULT_TIMEOUT,
 ) -> Replay:
     """Run today's code against a recorded run, and fail where it asks for something else.
 
@@ -60,7 +60,7 @@ def replay(
     source = f"run {recording.row.id}" if isinstance(run, Mapping) else os.fspath(run)
     if (recording.row.kind, recording.row.type) != ("function", workflow.name):
         raise ExportUnfit(source, f"it is a run of {recording.row.type!r}, and not of {workflow.name!r}")
-    found = replaying.replay(
+    found = replayer.replay(
         recording,
         workflow,
         codec=Codec(transform=transform),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..kernel.model import Claimed, Settle, Step
+from ..execution.failures import encode_error
+from ..execution.letter import letter
+from ..execution.main import key_of
+from ..execution.node_kinds import node_work
+from ..execution.services import Services
+from ..execution.spawned_step import SpawnedStep, Work
+from ..execution.workflow_frames import Frame
+from ..kernel.operations import Settle
+from ..kernel.rows import Claimed, Step
 from ..kernel.settle import LETTERS, Ending, Outcome, settle
-from ..runtime.failures import encode_error
-from ..runtime.frames import Frame
-from ..runtime.letters import letter
-from ..runtime.mains import key_of
-from ..runtime.node_kinds import node_work
-from ..runtime.services import Services
-from ..runtime.spawned import SpawnedStep, Work
 
 
 def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame | Work:

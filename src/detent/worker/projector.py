@@ -17,13 +17,13 @@ import logging
 import threading
 import time
 
-from ..context import Abandoned, unrecorded_var
-from ..kernel.project import REBUILDING, RETIRED, ProjectionRow
-from ..projections import ProjectionPlan
-from ..runtime.projecting import Progress, Runner
-from ..runtime.services import Services
-from ..stores import projections as stored
-from ..stores.base import Trouble
+from ..definitions.context import Abandoned, unrecorded_var
+from ..definitions.projections import ProjectionPlan
+from ..execution.projection import Progress, Runner
+from ..execution.services import Services
+from ..kernel.projections import REBUILDING, RETIRED, ProjectionRow
+from ..stores.driver import Trouble
+from ..stores.verbs import projections as stored
 
 log = logging.getLogger("detent.projections")
 GATHER = 0.01  # seconds to let more events come, behind a batch that took all that there were

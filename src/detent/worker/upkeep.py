@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 from ..clock import from_micros
 from ..errors import DetentError, MissingJob, StepNotDefined
-from ..kernel.model import stored_error
-from ..runtime.services import Services
-from ..stores.base import Trouble
-from ..stores.healing import known_jobs
+from ..execution.services import Services
+from ..kernel.rows import stored_error
+from ..stores.driver import Trouble
+from ..stores.verbs.heal import known_jobs
 
 log = logging.getLogger("detent.worker")
 EVERY = 15.0  # seconds

@@ -23,18 +23,18 @@ from functools import partial
 
 import msgspec
 
+from ..execution.main import arun_main, context_of, run_main
+from ..execution.services import Services
+from ..execution.spawned_step import Work
+from ..execution.workflow_frames import Frame
 from ..ids import uuid7
-from ..kernel.model import Claimed, Lease, NewExecution, Pulse, Step, WorkerRow
-from ..runtime.frames import Frame
-from ..runtime.mains import arun_main, context_of, run_main
-from ..runtime.services import Services
-from ..runtime.spawned import Work
-from ..stores.base import Trouble
-from ..stores.trail import Trail
-from .heart import Heart
+from ..kernel.rows import Claimed, Lease, NewExecution, Pulse, Step, WorkerRow
+from ..stores.claim_cursor import Trail
+from ..stores.driver import Trouble
+from .heartbeat import Heart
 from .kinds import broken_off, work_of
 from .projector import Projector
-from .reporting import WorkerReports
+from .reports import WorkerReports
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")

@@ -3,9 +3,9 @@
 from unittest import mock
 
 from detent.clock import SystemClock
-from detent.stores.mysql import MySqlListener
-from detent.stores.neighbours import Ear
-from detent.worker import heart
+from detent.stores.mysql.driver import MySqlListener
+from detent.stores.sqlite.siblings import Ear
+from detent.worker import heartbeat
 
 from . import worker
 
@@ -20,7 +20,7 @@ def sleep_long(listener: MySqlListener, seconds: float) -> bool:
 
 if __name__ == "__main__":
     with (
-        mock.patch.object(heart, "BEAT", HOUR),
+        mock.patch.object(heartbeat, "BEAT", HOUR),
         mock.patch.object(SystemClock, "longest_wait", HOUR),
         mock.patch.object(Ear, "_data_version", return_value=0),
         mock.patch.object(MySqlListener, "_sleep", sleep_long),

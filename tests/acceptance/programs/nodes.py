@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import detent
 from detent import step
+from detent.definitions.graphs import NodeRef
 
 
 @step
@@ -34,7 +35,7 @@ def chain() -> detent.Graph:
 def layered(layers: int, width: int) -> detent.Graph:
     """Layers in which every node needs three of the layer before."""
     g = detent.Graph("layers")
-    before: list[detent.graphs.NodeRef] = []
+    before: list[NodeRef] = []
     for layer in range(layers):
         row = [
             g.node(

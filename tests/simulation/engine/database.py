@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from detent.kernel.model import Step, WorkerRow
-from detent.stores.base import LOCK_WAIT, Listener, Office, Tx
-from detent.stores.queries import build_queries
-from detent.stores.sql import SqlStore
-from detent.stores.sqlite import SqliteDialect, SqliteDriver
-from detent.stores.statements import build
+from detent.kernel.rows import Step, WorkerRow
+from detent.stores.driver import LOCK_WAIT, Listener, Office, Tx
+from detent.stores.sql.queries import build_queries
+from detent.stores.sql.statements import build
+from detent.stores.sqlite.driver import SqliteDialect, SqliteDriver
+from detent.stores.store import SqlStore
 
 from .primitives import BEGINNING
 from .scheduler import SECOND, Killed, Process

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-import detent.app
+import detent.app.app
 import detent.ids
-from detent.runtime import services
-from detent.stores.trail import Trail
+from detent.execution import services
+from detent.stores.claim_cursor import Trail
 
 from .loop import SimLoop
 from .primitives import Primitives

@@ -19,7 +19,7 @@ from detent import (
     task,
     workflow,
 )
-from detent.context import current_step
+from detent.definitions.context import current_step
 
 
 class Watching(Protocol):

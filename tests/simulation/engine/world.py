@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from detent import App
-from detent.context import watch_threads
-from detent.engine.core import Engine
-from detent.engine.settings import checked_settings
+from detent.app.engine import Engine
+from detent.app.settings import checked_settings
+from detent.definitions.context import watch_threads
 from detent.errors import DatabaseUnavailable, DetentError, InvalidState, ResultTimeout
-from detent.kernel.model import Settle, Settled, Verdict
-from detent.stores.batch import Applied
-from detent.stores.sql import SqlStore
+from detent.kernel.operations import Settle, Settled, Verdict
+from detent.stores.batch.apply import Applied
+from detent.stores.store import SqlStore
 
 from .database import Files, SimDriver, SimListener
 from .faults import Faults, drawn

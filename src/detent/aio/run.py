@@ -1,0 +1,193 @@
+"""Runs, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from datetime import timedelta
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
+
+from ..app import bulk, graphs
+from ..app.bulk import Changed
+from ..app.engine import Engine
+from ..app.graphs import NodeState
+from ..app.listing import Filters, RunQueries, Walk, find_runs
+from ..app.outcomes import end_for_body
+from ..app.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from ..app.waiters import found
+from ..arguments import check_message, check_text, check_timeout
+from ..clock import span_micros
+from ..definitions.context import current_frame, current_step
+from ..errors import ResultTimeout
+from ..kernel.ancestry import Broken
+from ..kernel.drawing import to_dot, to_mermaid
+from ..kernel.rows import RunEnd, RunRow, RunState
+from .threads import in_thread
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncRun(RunFacts, Generic[R]):
+    """One workflow in the database; see `detent.Run`."""
+
+    def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
+        self._engine = engine
+        self._row = row
+        self._fresh = fresh
+
+    @property
+    def _machinery(self) -> Engine:
+        return self._engine
+
+    async def refresh(self) -> Self:
+        self._row = await in_thread(lambda: self._engine.row(self.id))
+        return self
+
+    async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
+        """Wait for the run's end, and return its value; see `Run.result`."""
+        engine = self._engine
+        seconds = check_timeout("run.result()", timeout)
+        frame = current_frame("result")
+        if frame is not None:
+            span = None if seconds is None else span_micros(seconds)
+            end = await frame.adrive(frame.outcome_of(self.id, span))
+        else:
+            end = engine.waiters.recent(self.id) or await self._wait(seconds, wait_paused=wait_paused)
+        self._row = ended_row(self._row, end)
+        return cast(R, engine.outcome(self._row, end))
+
+    async def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
+        engine = self._engine
+        if engine.store.inside() is not None:
+            known = await in_thread(lambda: end_for_body(engine.store, self.id, wants_pauses=not wait_paused))
+            if known is not None:
+                return known
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[RunEnd] = loop.create_future()
+        waiter = engine.wait_for(
+            self._row,
+            lambda end: None if answer.done() else answer.set_result(end),
+            wants_pauses=not wait_paused,
+            fresh=self._fresh,
+            loop=loop,
+        )
+        self._fresh = False
+        try:
+            async with asyncio.timeout(timeout):
+                return found(self.id, await answer)
+        except TimeoutError:
+            row = (await self.refresh()).row
+            if RunState(row.state).final:
+                return RunEnd(state=row.state, result=row.result, error=row.error)
+            why = await in_thread(lambda: engine.waiters.why_unserved(waiter))
+            raise ResultTimeout(self.id, self.state, why) from None
+        finally:
+            engine.waiters.remove(waiter)
+
+    async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        check_message("run.send()", name, id)
+        frame = current_frame("send")
+        if frame is not None and id is None:
+            await frame.adrive(frame.send(self.id, name, value))
+            return
+        step = current_step()
+        engine = self._engine
+        message_id = id if id is not None or step is None else step.next_start_id()
+        await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
+
+    async def published(self, name: str, default: Any = None) -> Any:
+        check_text("run.published()", "name", name, example="progress")
+        frame = current_frame("published")
+        if frame is not None:
+            values = await frame.adrive(frame.published_by(self.id, name))
+            return values[0] if values else default
+        engine = self._engine
+        text = await in_thread(lambda: engine.store.published(self.id, name))
+        return default if text is None else engine.services.codec.decode(text)
+
+    async def pause(self, *, reason: str | None = None) -> None:
+        self._row = await in_thread(lambda: self._engine.pause(self.id, reason))
+
+    async def resume(self, *, accept_drift: bool = False) -> None:
+        self._row = await in_thread(lambda: self._engine.resume(self.id, accept_drift=accept_drift))
+
+    async def cancel(self, *, reason: str | None = None) -> None:
+        self._row = await in_thread(lambda: self._engine.cancel(self.id, reason))
+
+    async def delete(self) -> int:
+        return await in_thread(lambda: self._engine.delete(self.id))
+
+    async def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        self._row = await in_thread(lambda: self._engine.set_attributes(self.id, attributes))
+
+    async def skip(self, node: str) -> None:
+        self._row = await in_thread(lambda: self._engine.skip(self.id, node))
+
+    async def reattempt(self, node: str) -> None:
+        self._row = await in_thread(lambda: self._engine.reattempt(self.id, node))
+
+    async def nodes(self) -> list[NodeState]:
+        return await self._seen(graphs.nodes_of)
+
+    async def to_mermaid(self, *, fold: bool = True) -> str:
+        return to_mermaid(await self._seen(graphs.drawn_of, fold=fold))
+
+    async def to_dot(self, *, fold: bool = True) -> str:
+        return to_dot(await self._seen(graphs.drawn_of, fold=fold), self.type)
+
+    async def freeze(self) -> None:
+        await self._seen(graphs.freeze)
+        await self.refresh()
+
+    async def export_graph(self) -> str:
+        return await self._seen(graphs.export_graph)
+
+    async def import_graph(self, text: str) -> None:
+        await self._seen(graphs.import_graph, text)
+        await self.refresh()
+
+    async def verify(self) -> list[Broken]:
+        return await self._seen(graphs.verify_run)
+
+    async def _seen(self, look: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Look at the run as it is now, in a thread."""
+        engine = self._engine
+        row = (await self.refresh()).row
+        return await in_thread(lambda: look(engine, row, *args, **options))
+
+    async def executions(self) -> list[Execution]:
+        return await in_thread(lambda: executions_of(self._engine, self.id))
+
+    async def history(self) -> list[Happening]:
+        return await in_thread(lambda: history_of(self._engine, self._row))
+
+
+class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
+    """`app.runs`: finds runs; see `App.runs`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def _answer(self, state: str | None, filters: Filters) -> list[AsyncRun[Any]]:
+        rows = await in_thread(lambda: find_runs(self._engine, state, filters))
+        return [AsyncRun(self._engine, row) for row in rows]
+
+    def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> AsyncIterator[AsyncRun[Any]]:
+        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        return self._pages(Walk(self._engine, state, filters))
+
+    async def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
+        """Resume all runs that fit; see `Runs.resume`."""
+        return await in_thread(lambda: bulk.resume_all(self._engine, state, filters))
+
+    async def cancel(
+        self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
+    ) -> Changed:
+        """Cancel all active runs that fit; see `Runs.cancel`."""
+        return await in_thread(lambda: bulk.cancel_all(self._engine, state, filters, reason))
+
+    async def _pages(self, walk: Walk) -> AsyncIterator[AsyncRun[Any]]:
+        while not walk.over:
+            for row in await in_thread(walk.next_page):
+                yield AsyncRun(self._engine, row)

@@ -1,0 +1,224 @@
+"""The awaitable forms of what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random as _random
+import time
+import uuid as _uuid
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
+
+from ..arguments import check_moment, check_text
+from ..clock import to_micros
+from ..definitions.awaitables import refuse_without_loop, watched
+from ..definitions.context import Call, Frame, current_frame, publish_here
+from ..definitions.durable import (
+    MISSING,
+    AsyncStepGuardView,
+    checked_receive,
+    checked_send,
+    needed_frame,
+    span_of,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The awaitable forms of detent.sleep and its neighbours.  What waits is counted when it is
+# called, as steps are, and not when its turn comes in an asyncio.gather().
+
+
+def _durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """In a run, the call must be awaited (awaiting.py)."""
+    what = f"detent.aio.{function.__name__}"
+    instead = f"detent.{function.__name__}(...)"
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        frame = current_frame(what)
+        if frame is None:
+            return function(*args, **kwargs)
+        refuse_without_loop(frame, what, instead)
+        return watched(frame, what, function(*args, **kwargs))
+
+    return call
+
+
+@_durable
+def sleep(
+    seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
+) -> Coroutine[Any, Any, None]:
+    """Sleep durably: holds no task and no memory, and survives everything."""
+    span = span_of(seconds, minutes, hours, days, weeks)
+    frame = current_frame("sleep")
+    return asyncio.sleep(span / 1e6) if frame is None else frame.adrive(frame.sleep(span, None))
+
+
+@_durable
+def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
+    """Sleep durably until a moment; one that has passed does not wait."""
+    until = to_micros(check_moment("detent.aio.sleep_until()", "moment", moment))
+    frame = current_frame("sleep_until")
+    if frame is None:
+        return asyncio.sleep(max(0.0, until / 1e6 - time.time()))
+    return frame.adrive(frame.sleep(None, until))
+
+
+@_durable
+async def now() -> datetime:
+    """The time, recorded: a replay sees the same."""
+    frame = current_frame("now")
+    return datetime.now(UTC) if frame is None else await frame.adrive(frame.value("now", MISSING, datetime))
+
+
+@_durable
+async def uuid() -> _uuid.UUID:
+    """A random UUID, recorded."""
+    frame = current_frame("uuid")
+    if frame is None:
+        return _uuid.uuid4()
+    return cast(_uuid.UUID, await frame.adrive(frame.value("uuid", _uuid.uuid4, _uuid.UUID)))
+
+
+@_durable
+async def random() -> float:
+    """A random number from 0 to 1, recorded."""
+    frame = current_frame("random")
+    if frame is None:
+        return _random.random()
+    return cast(float, await frame.adrive(frame.value("random", _random.random, float)))
+
+
+@_durable
+def receive(
+    name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
+) -> Coroutine[Any, Any, Any]:
+    """Wait for a message; see `detent.receive`."""
+    span = checked_receive(name, timeout)
+    frame = needed_frame("receive", blocking=False)
+    return frame.adrive(frame.receive(name, span, default, type))
+
+
+@_durable
+async def publish(name: str, value: Any) -> None:
+    """Show a value to anyone who asks; see `detent.publish`."""
+    check_text("detent.aio.publish()", "name", name, example="progress")
+    frame = current_frame("publish")
+    if frame is not None:
+        await frame.adrive(frame.publish(name, value))
+    else:
+        publish_here(name, value)
+
+
+@_durable
+def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:
+    """Send a message to another run, exactly once."""
+    checked_send(run_id, name)
+    frame = needed_frame("send", blocking=False)
+    return frame.adrive(frame.send(run_id, name, value))
+
+
+@_durable
+async def patched(id: str) -> bool:
+    """Guard a change of a workflow's code; see `detent.patched`."""
+    check_text("detent.aio.patched()", "id", id, example="new-tax")
+    frame = current_frame("patched")
+    return True if frame is None else await frame.adrive(frame.patched(id))
+
+
+class timeout:  # noqa: N801 - used like a function
+    """`asyncio.timeout`, durably: the time counts while the workflow is not in memory, and a replay
+    takes the same way.
+
+        async with detent.aio.timeout(minutes=30):
+            answer = await detent.aio.receive("approval")
+
+    Raises TimeoutError at the end of the block when the time was over.
+    """
+
+    def __init__(
+        self,
+        seconds: float | timedelta = 0,
+        *,
+        minutes: float = 0,
+        hours: float = 0,
+        days: float = 0,
+        weeks: float = 0,
+    ) -> None:
+        self._span = span_of(seconds, minutes, hours, days, weeks)
+        self._plain: asyncio.Timeout | None = None
+        self._owner: asyncio.Task[Any] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._cancelling = 0
+        self._expired = False
+
+    def expired(self) -> bool:
+        """Whether the time was over before the block ended."""
+        return self._expired if self._plain is None else self._plain.expired()
+
+    async def __aenter__(self) -> Self:
+        frame = current_frame("timeout")
+        if frame is None:
+            self._plain = asyncio.timeout(self._span / 1e6)
+            await self._plain.__aenter__()
+            return self
+        self._owner = asyncio.current_task()
+        assert self._owner is not None
+        self._cancelling = self._owner.cancelling()
+        # A task of the workflow like any other: its end has a place in the recorded order.
+        self._watch = asyncio.create_task(self._expire(frame, frame.sleep(self._span, None)))
+        return self
+
+    async def _expire(self, frame: Frame, sleep: Call[None]) -> None:
+        await frame.adrive(sleep)
+        self._expired = True
+        assert self._owner is not None
+        self._owner.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._plain is not None:
+            await self._plain.__aexit__(kind, error, trace)
+            return
+        assert self._watch is not None
+        assert self._owner is not None
+        if not self._expired:
+            self._watch.cancel()
+        elif self._owner.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+class step_guard(Generic[T]):  # noqa: N801 - used like a function
+    """A step by hand, in async code; see `detent.step_guard`.
+
+    async with detent.aio.step_guard("fetch", list[int]) as guard:
+        if guard.pending:
+            await guard.success(await fetch())
+    data = guard.result
+    """
+
+    @overload
+    def __init__(self: step_guard[Any], name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: Any = Any) -> None:
+        self._name = name
+        self._type = type
+        self._guard: Any = None
+
+    async def __aenter__(self) -> AsyncStepGuardView[T]:
+        frame = needed_frame("step_guard", blocking=False)
+        self._guard = frame.aguard(self._name, self._type)
+        await frame.adrive(self._guard.opening())
+        return cast("AsyncStepGuardView[T]", self._guard)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and self._guard.pending:
+            await self._guard.fail(error)

@@ -1,0 +1,1 @@
+"""The app, its runs, and the engine behind them."""

@@ -1,0 +1,411 @@
+"""App and Run: the front of the engine, for sync code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
+
+from ..arguments import check_stored_id
+from ..definitions.context import Context, current_frame, replaying
+from ..definitions.deciders import Decider
+from ..definitions.decisions import Recorded, TimerCancelled
+from ..definitions.functions import FunctionWorkflow
+from ..definitions.graphs import Graph, Template
+from ..definitions.workflows import Workflow
+from ..events import Event
+from ..kernel.operations import Start
+from . import deciders as deciding
+from .deciders import only_id
+from .engine import Engine
+from .executions import find_executions
+from .reports import subscribe
+from .run import Run, Runs
+from .settings import Options, checked_settings
+from .starting import START_MANY, calls_of
+from .views import Execution, id_of
+from .within import join
+
+if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
+    from .dead_letters import DeadLetters
+    from .machine import Deciders
+    from .projections import Projections
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+In = TypeVar("In")
+E = TypeVar("E")
+
+
+class App:
+    """Durable workflows on a database.
+
+        app = detent.App("sqlite:///shop.db", include=[fulfil])
+
+        with app:                        # opens the database and works in the background
+            run = app.start(fulfil, 42)  # durable when this line returns
+            print(run.result())
+
+    Outside of `with`, it opens the database when first used, and leaves the work to
+    workers elsewhere (`detent worker shop:app`).  The keywords are those of
+    `detent.app.settings.Settings`.
+    """
+
+    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
+        self.engine = Engine(url, include, checked_settings(settings))
+
+    def __enter__(self) -> Self:
+        self.engine.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engine.leave()
+
+    def open(self, *, worker: bool = False) -> Self:
+        """Open the database, with or without a worker; `close()` ends it.
+
+        So does a block, which leaves the choice as it was made: `with app.open(worker=False):`.
+        Blocks may be nested: the outermost one closes.  `close()` closes at once.
+        """
+        self.engine.open(worker=worker)
+        return self
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def migrate(self) -> list[str]:
+        """Bring the database's schema up to date; returns what was applied."""
+        return self.engine.migrate()
+
+    def hero(
+        self,
+        cls: type,
+        *,
+        key: Callable[[Any], Any],
+        load: Callable[[str], Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Say how objects of a class are named as heroes, and loaded again."""
+        self.engine.heroes.register(cls, key=key, load=load, name=name)
+
+    def subscribe(
+        self, function: Callable[[Any], Any], *, events: Collection[type[Event]] | None = None
+    ) -> Callable[[], None]:
+        """Call a function or a coroutine function with what happens in this process.
+
+            unsubscribe = app.subscribe(page_somebody, events=(events.RunFailed, events.Drifted))
+
+        The classes are in `detent.events`; None asks for all of them.  A function is called in a thread
+        of its own, a coroutine function on the app's event loop, one event at a time.  Events are not
+        stored: each is delivered at most once, and only in the process that caused it.  Call what this
+        returns to end the subscription.
+        """
+        return subscribe(self.engine.observer, function, events)
+
+    # Four forms: with and without a ctx that the engine gives, async and sync.
+    @overload
+    def start(
+        self,
+        definition: FunctionWorkflow[Concatenate[Context, P], Coroutine[Any, Any, R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self, definition: FunctionWorkflow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Run[R]: ...
+    @overload
+    def start(
+        self, definition: FunctionWorkflow[Concatenate[Context, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Run[R]: ...
+    @overload
+    def start(self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
+    @overload
+    def start(self, definition: Template[P], *args: P.args, **kwargs: P.kwargs) -> Run[Any]: ...
+    @overload
+    def start(self, definition: type[Decider[Any, In, Any, Any]], input: In) -> Run[None]: ...
+    @overload
+    def start(self, definition: type[Workflow] | Graph | str, *args: Any, **kwargs: Any) -> Run[Any]: ...
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run; it is durable when this returns."""
+        return self.options().start(definition, *args, **kwargs)
+
+    @overload
+    def start_many(
+        self, definition: FunctionWorkflow[P, R], calls: Iterable[tuple[Any, ...]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: type[Workflow] | Template[P] | str, calls: Iterable[tuple[Any, ...]]
+    ) -> list[Run[Any]]: ...
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        """Start a run for each tuple of arguments, all in one commit."""
+        return self.options().start_many(definition, calls)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        delay: timedelta | float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        hero: Any = None,
+        allow_multiple: bool = False,
+        deadline: timedelta | datetime | float | None = None,
+        attributes: Mapping[str, str | int | bool] | None = None,
+    ) -> Starter:
+        """How the next run is started, apart from its own arguments.
+
+        The same `id` twice is the same run.  A higher `priority` runs sooner.  At its
+        `deadline` a run that is not done fails.  By its `attributes` it can be found.
+        """
+        return Starter(
+            self,
+            Options(
+                id=id,
+                delay=delay,
+                queue=queue,
+                priority=priority,
+                hero=hero,
+                allow_multiple=allow_multiple,
+                deadline=deadline,
+                attributes=attributes,
+            ),
+        )
+
+    def execute(
+        self,
+        decider: type[Decider[Any, In, E, Any]],
+        input: In,
+        *,
+        input_id: str | None = None,
+    ) -> list[E]:
+        """Give an input to its instance, and return the events that it caused.
+
+        None, where the instance is over, or an input with that `input_id` was there before.
+        Inside a workflow or a step it happens once, however often that is replayed.
+        """
+        engine = self.engine
+        frame = current_frame("execute")
+        if frame is not None:
+            routine = deciding.call_in(frame, engine, decider, input, input_id)
+            return deciding.events_of(engine, decider, frame.drive(routine))
+        operation = deciding.decision_of(engine, decider, input, input_id)
+        answer = engine.services.committer.run(operation)
+        if deciding.may_be_repeated(answer, input_id):
+            return deciding.decided_before(engine, operation)
+        return cast(list[E], answer.events)
+
+    def execute_dynamic(
+        self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
+    ) -> list[Any]:
+        """The same by names: `payload["type"]` is the name of the input's class, the rest are its fields."""
+        input = deciding.dynamic_input(self.engine, decider, payload)
+        return self.execute(cast(Any, decider), input, input_id=input_id)
+
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox: it is durable when this returns, and decided later.
+
+        Inputs of one inbox are decided in the order of arrival.  False, where its `input_id` was known.
+        """
+        frame = current_frame("enqueue_input")
+        if frame is not None:
+            return cast(bool, frame.drive(deciding.enqueue_in(frame, self.engine, decider, input, input_id)))
+        operation = deciding.enqueuing_of(self.engine, decider, input, input_id)
+        created: bool = self.engine.services.committer.run(operation).created
+        return created or input_id is None  # another attempt at a step has put it there
+
+    def state_at(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None
+    ) -> S:
+        """The state of an instance after its event `sequence`; without that, as it is now."""
+        return cast(S, deciding.state_at(self.engine, decider, instance, sequence))
+
+    def events(
+        self,
+        decider: type[Decider[Any, Any, E, Any]],
+        instance: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Recorded[E | TimerCancelled]]:
+        """The events of an instance behind number `after`, in order."""
+        return deciding.recorded_events(self.engine, decider, instance, after, limit)
+
+    @property
+    def deciders(self) -> Deciders:
+        """Looks at deciders: `app.deciders.machine(Order)`, `.instance(Order, "o-1")`, `.inboxes()`."""
+        from .machine import Deciders
+
+        return Deciders(self.engine)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What deciders have given up: `app.dead_letters(Order)`, `.count()`, `.replay(letter)`."""
+        from .dead_letters import DeadLetters
+
+        return DeadLetters(self.engine)
+
+    @property
+    def projections(self) -> Projections:
+        """Read models of events: `app.projections.view(Totals)`, `.status()`, `.wait(Totals)`."""
+        from .projections import Projections
+
+        return Projections(self.engine)
+
+    def within(self, connection: Any) -> Within:
+        """Start runs inside your own transaction: they exist if and only if it commits.
+
+        Takes a connection to the same database of sqlite3, psycopg, psycopg2, PyMySQL or
+        MySQLdb, Django's `connection`, an SQLAlchemy Connection or Session, or the `tx` of a
+        transactional step.  If the start is refused, your transaction goes on without it.
+        """
+        return Within(self, connection, Options())
+
+    def run(self, id: str) -> Run[Any]:
+        """The run of that id."""
+        return Run(self.engine, self.engine.row(check_stored_id("app.run()", "id", id)))
+
+    @property
+    def runs(self) -> Runs:
+        """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
+        return Runs(self.engine)
+
+    def executions(
+        self,
+        *,
+        state: str | None = None,
+        type: Any = None,
+        queue: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 50,
+        cursor: Execution | None = None,
+    ) -> list[Execution]:
+        """Executions of all runs, newest run first: `app.executions(state="failed", type=fulfil)`.
+
+        `type`, `after` and `before` are about their runs, as in `app.runs`; `queue` is their own.
+        `cursor` is the last one of the page before.
+        """
+        return find_executions(
+            self.engine,
+            state=state,
+            type=type,
+            queue=queue,
+            after=after,
+            before=before,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
+        """Remove runs that ended longer ago, with all that belongs to them; returns how many.
+
+        A child goes with its parent, never before it.  Input ids that deciders do not keep any longer
+        (`input_ids_kept`) are forgotten too.
+        """
+        return self.engine.remove_old(older_than, limit)
+
+    def delete(self, run: Run[Any] | str) -> int:
+        """Remove a run that is over, with its children and all that belongs to them.
+
+        Returns how many runs it removed.  A child is removed with its parent, never alone.
+        """
+        return self.engine.delete(id_of("app.delete()", "run", run))
+
+    def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
+        """Begin a new run that keeps everything recorded before `from_step`.
+
+        Without a step it keeps everything that holds, and continues: so a run that failed or was
+        canceled goes on.  Steps that were compensated run again.
+        """
+        run_id = id_of("app.fork()", "run", run)
+        start = self.engine.fork(run_id, from_step, Options(id=id))
+        return self._start(start)[0]
+
+    def _start(self, start: Start) -> list[Run[Any]]:
+        if replaying():
+            return [Run(self.engine, row) for row in self.engine.fresh(start)]
+        try:
+            answers = self.engine.services.committer.run(start)
+            rows = self.engine.started(start, answers)
+        except BaseException:  # also one that a signal raises between the commit and the delivery
+            self.engine.started(start, None)
+            raise
+        created = {answer.id for answer in answers if answer.created}
+        return [Run(self.engine, row, fresh=row.id in created) for row in rows]
+
+
+class Starter:
+    """`app.options(...)`: starts runs with these options."""
+
+    def __init__(self, app: App, options: Options) -> None:
+        self._app = app
+        self._options = options
+
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run; it is durable when this returns."""
+        if deciding.starts_instance(self._app.engine, definition):
+            return self._begin(definition, deciding.first_input(definition, args, kwargs))
+        return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
+
+    def _begin(self, decider: Any, input: Any) -> Run[Any]:
+        """Begin an instance by giving it an input."""
+        engine = self._app.engine
+        self._app.execute(decider, input, input_id=only_id(self._options))
+        return self._app.run(engine.registry.decider(decider).address(input))
+
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        """Start a run for each tuple of arguments, all in one commit."""
+        given = calls_of(START_MANY, calls)
+        if not given:
+            return []
+        return self._app._start(self._app.engine.prepare(definition, given, self._options))
+
+    def within(self, connection: Any) -> Within:
+        """The same inside of your transaction."""
+        return Within(self._app, connection, self._options)
+
+
+class Within:
+    """`app.within(connection)`: starts runs in somebody else's transaction."""
+
+    def __init__(self, app: App, connection: Any, options: Options) -> None:
+        self._app = app
+        self._connection = connection
+        self._options = options
+
+    def options(self, **options: Any) -> Within:
+        """The same as `app.options(...).within(connection)`; the keywords are those of `App.options`."""
+        return self._app.options(**{**self._options.given, **options}).within(self._connection)
+
+    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run with your transaction; nobody sees it before your commit."""
+        return self.start_many_calls(definition, [(args, kwargs)])[0]
+
+    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        return self.start_many_calls(definition, calls_of(START_MANY, calls))
+
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox, if and only if your transaction commits."""
+        engine = self._app.engine
+        operation = deciding.enqueuing_of(engine, decider, input, input_id, within=True)
+        return cast(bool, join(engine.store, self._connection, operation).created)
+
+    def start_many_calls(
+        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[Run[Any]]:
+        engine = self._app.engine
+        start = engine.planned(definition, calls, self._options)
+        start.remote = True
+        if not replaying():
+            join(engine.store, self._connection, start)
+        return [Run(engine, row) for row in engine.fresh(start)]

@@ -1,0 +1,74 @@
+"""Changing many runs by a filter, each in a transaction of its own: one that refuses does not stop the rest.
+
+What was changed no longer fits the filter, so the same call continues where one was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ConfigurationError, DetentError
+from ..kernel.rows import RunRow, RunState
+from .engine import Engine
+from .listing import ACTIVE, Filters, Walk
+
+RESUMABLE = (RunState.PAUSED, RunState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a verb for many runs has done."""
+
+    count: int = 0
+    refused: dict[str, str] = field(default_factory=dict)  # by run id: why it was not changed
+
+
+def resume_all(engine: Engine, state: str | None, filters: Filters) -> Changed:
+    """Resume all runs that fit; `state` is paused or failed."""
+    return _change(resuming(engine, state, filters), lambda row: engine.resume(row.id))
+
+
+def cancel_all(engine: Engine, state: str | None, filters: Filters, reason: str | None) -> Changed:
+    """Cancel all active runs that fit."""
+    return _change(canceling(engine, state, filters), lambda row: engine.cancel(row.id, reason))
+
+
+def resuming(engine: Engine, state: str | None, filters: Filters) -> Walk:
+    """The runs that a resume by filter is about."""
+    if state not in RESUMABLE:
+        raise ConfigurationError(
+            f"state={state!r}: to resume many runs, say state='paused' or state='failed'"
+        )
+    return Walk(engine, state, filters)
+
+
+def canceling(engine: Engine, state: str | None, filters: Filters) -> Walk:
+    """The runs that a cancel by filter is about."""
+    if state is None and not any(value is not None for value in filters.values()):
+        raise ConfigurationError("say which runs to cancel; state='active' is all that are not over")
+    if state is not None and state in ("finished", "failed", "canceled"):
+        raise ConfigurationError(f"a run that is {state} cannot be canceled")
+    return Walk(engine, state or ACTIVE, filters)
+
+
+def count(walk: Walk) -> int:
+    """How many runs it is about; changes nothing."""
+    number = 0
+    while not walk.over:
+        number += len(walk.next_page())
+    return number
+
+
+def _change(walk: Walk, verb: Callable[[RunRow], Any]) -> Changed:
+    number, refused = 0, {}
+    while not walk.over:
+        for row in walk.next_page():
+            try:
+                verb(row)
+            except DetentError as error:  # it has changed since it was listed, or its code is not here
+                refused[row.id] = str(error)
+            else:
+                number += 1
+    return Changed(number, refused)

@@ -1,0 +1,147 @@
+"""Messages to runs, and what operators do with them: pause, resume, cancel, skip, reattempt, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..arguments import check_message, check_node, check_reason
+from ..clock import Clock
+from ..execution.services import Services
+from ..ids import uuid7
+from ..kernel.advance import Course
+from ..kernel.decide import DECIDER
+from ..kernel.operations import Send
+from ..kernel.rows import RunEnd, RunRow, RunState
+from ..observe import Observer
+from ..stores.store import SqlStore
+from ..worker.worker import Worker
+from .attributes import checked_changes
+from .reports import Reporter
+from .waiters import Waiters
+
+
+class Control:
+    """The part of the engine that controls runs."""
+
+    store: SqlStore
+    clock: Clock
+    worker: Worker | None
+    waiters: Waiters
+    observer: Observer
+    _reporter: Reporter
+
+    @property
+    def services(self) -> Services:
+        """What executing needs.  Opens the app if it is not open yet."""
+        raise NotImplementedError
+
+    def row(self, run_id: str) -> RunRow:
+        raise NotImplementedError
+
+    def _patiently(self, action: Callable[[], Any]) -> Any:
+        """Do it, waiting for a database that is away."""
+        raise NotImplementedError
+
+    def message(self, run_id: str, name: str, value: Any, message_id: str | None) -> Send:
+        self.store.refuse_inside("run.send()")
+        check_message("run.send()", name, message_id)
+        return Send(
+            run_id=run_id,
+            message_id=message_id or uuid7(),
+            name=name,
+            value=self.services.codec.encode(value, f"the message {name!r}"),
+            sent_at=self.clock.now(),
+        )
+
+    def pause(self, run_id: str, reason: str | None = None) -> RunRow:
+        self.store.refuse_inside("run.pause()")
+        check_reason("run.pause()", reason)
+        self._control(lambda now: self.store.pause(run_id, reason=reason, now=now))
+        self._tell(run_id, "paused")
+        return self.store.run(run_id)
+
+    def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:
+        self.store.refuse_inside("run.resume()")
+        course = self.course(run_id)
+        self._control(
+            lambda now: self.store.resume(run_id, now=now, course=course, accept_drift=accept_drift)
+        )
+        self._poke()
+        row = self.store.run(run_id)
+        if accept_drift and course is None and self.observer.active:
+            self._reporter.accepted(run_id, row.type, row.queue)
+        return row
+
+    def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
+        self.store.refuse_inside("run.cancel()")
+        check_reason("run.cancel()", reason)
+        canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
+        for run in canceled:
+            self._tell(run, "canceled")
+        self.waiters.ended([(run, RunEnd(state=RunState.CANCELED)) for run in canceled])
+        self._poke()
+        return self.store.run(run_id)
+
+    def skip(self, run_id: str, node: str) -> RunRow:
+        self.store.refuse_inside("run.skip()")
+        check_node("run.skip()", "node", node)
+        if self.row(run_id).kind == DECIDER:
+            self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
+            return self.row(run_id)
+        course = self.course(run_id)
+        id = _node_id(course, node)
+        self._control(lambda now: self.store.skip(run_id, id, course=course, now=now))
+        self._poke()
+        return self.store.run(run_id)
+
+    def reattempt(self, run_id: str, node: str) -> RunRow:
+        self.store.refuse_inside("run.reattempt()")
+        check_node("run.reattempt()", "node", node)
+        if self.row(run_id).kind == DECIDER:
+            self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
+            return self.row(run_id)
+        course = self.course(run_id)
+        id = _node_id(course, node)
+        self._control(lambda now: self.store.reattempt(run_id, id, course=course, now=now))
+        self._poke()
+        return self.store.run(run_id)
+
+    def course(self, run_id: str) -> Course | None:
+        """By what graph a run goes on; None for a durable function."""
+        row = self.row(run_id)
+        return None if row.kind in ("function", DECIDER) else self.services.courses.of_row(row)
+
+    def control(self, verb: Callable[[int], Any]) -> Any:
+        """Do it, patiently, and let our worker look for what it may have made ready."""
+        answer = self._control(verb)
+        self._poke()
+        return answer
+
+    def _control(self, verb: Callable[[int], Any]) -> Any:
+        _ = self.services
+        return self._patiently(lambda: verb(self.clock.now()))
+
+    def _tell(self, run_id: str, state: str) -> None:
+        if self.worker is not None:
+            self.worker.tell(run_id, state)
+
+    def _poke(self) -> None:
+        if self.worker is not None:
+            self.worker.poke()
+
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; return how many runs."""
+        self.store.refuse_inside("run.delete()")
+        number: int = self._control(lambda now: self.store.delete(run_id))
+        return number
+
+    def set_attributes(self, run_id: str, attributes: Any) -> RunRow:
+        changes = checked_changes(attributes)
+        self._control(lambda now: self.store.set_attributes(run_id, changes, now=now))
+        return self.store.run(run_id)
+
+
+def _node_id(course: Course | None, node: str) -> str:
+    """The id of a node that somebody names by id or by name; of one that is gone, what they say."""
+    return node if course is None else course.graph.find(node) or node

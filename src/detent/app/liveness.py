@@ -1,0 +1,47 @@
+"""Which workers are alive, as another worker would see it, and whether one of them serves a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from ..kernel.rows import RunRow, WorkerRow
+from ..stores.store import SqlStore
+
+
+def living(store: SqlStore) -> list[tuple[WorkerRow, bool]]:
+    """Every registered worker, and whether its process is alive."""
+    rows = store.workers()
+    if not rows:
+        return []
+    now = store.pulse(now=time.time_ns() // 1000).now
+    office = store.driver.office()
+    try:
+        vacant = office.vacant(rows)
+    finally:
+        office.leave()
+    return [(row, row.id not in vacant and row.lease_until >= now) for row in rows]
+
+
+def alive(store: SqlStore) -> list[WorkerRow]:
+    """The workers that are alive."""
+    return [row for row, lives in living(store) if lives]
+
+
+def why_unserved(run: RunRow, workers: Sequence[WorkerRow]) -> str:
+    """Why none of these live workers executes the run; empty if one of them may."""
+    if not workers:
+        return "no worker is alive"
+    serving = [worker for worker in workers if run.queue in worker.queues.split(",")]
+    if not serving:
+        return f"no live worker takes from the queue {run.queue!r}"
+    # The nodes of a graph that was built at run time are jobs of their own: it names no definition.
+    if run.kind != "graph" and not any(run.type in _jobs(worker) for worker in serving):
+        return f"no live worker on the queue {run.queue!r} includes {run.type!r}"
+    return ""
+
+
+def _jobs(worker: WorkerRow) -> list[str]:
+    return msgspec.json.decode(worker.jobs, type=list[str])

@@ -1,0 +1,293 @@
+"""Deciders looked at from outside: the state machine of all instances, and one instance with all it has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from ..clock import from_micros
+from ..definitions.context import ask_database
+from ..definitions.deciders import Decider, DeciderPlan, instance_of
+from ..errors import ConfigurationError, InvalidState, PayloadError
+from ..execution.bound_decider import DeciderMind
+from ..execution.failures import decode_error
+from ..kernel.decide import DECIDER, EventRow
+from ..kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
+from ..kernel.rows import Error, RunRow
+from ..kernel.settle import Outcome
+from ..stores.verbs.dead_letters import EffectRow, TimerRow
+from .dead_letters import Backlog, backlogs
+from .deciders import Asked
+from .engine import Engine
+from .listing import Walk
+from .observations import AT_ONCE, Observation, observations
+from .views import shown_state
+
+HISTORY = "history"
+OBSERVATIONS = "observations"
+INSTANCES = 1_000  # that a view is made from, unless another number is asked for
+DECISIONS = 1_000  # of an instance's history that are kept, unless another number is asked for
+PAGE = 2_000  # events that are held at a time
+EVERY = 2**31 - 1
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTimer:
+    """An input that will come."""
+
+    key: str | None
+    type: str
+    input: Any  # as it is stored, where today's code cannot read it
+    due: datetime | None
+    attempt: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEffect:
+    """An effect that is not carried out: it waits, is under way, or was given up."""
+
+    node: str
+    type: str
+    state: str  # of its execution; `dead_letter` where it was given up
+    attempt: int
+    error: Error | None  # why the last attempt failed
+
+
+@dataclass(frozen=True, slots=True)
+class PastDecision:
+    """An input that an instance took, and what that led to."""
+
+    sequence: int  # of its first event
+    cause: str
+    from_status: str
+    to_status: str
+    events: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView(Generic[S]):
+    """One instance of a decider, as it is now."""
+
+    decider: str
+    instance: str
+    run_id: str
+    run_state: str
+    status: str
+    state: S
+    terminal: bool
+    sequence: int  # of its last event
+    timers: tuple[PendingTimer, ...]
+    effects: tuple[PendingEffect, ...]
+    inbox: int  # inputs that wait
+    history: tuple[PastDecision, ...]  # the newest decisions, in order
+
+
+def machine(engine: Engine, decider: Asked, source: str, limit: int | None) -> StateMachineView:
+    """The state machine of a decider: what it declares, and what its newest instances did."""
+    ask_database("the state machine of a decider")
+    mind = engine.services.mind(decider)
+    most = _checked(EVERY if limit is None else limit)
+    unreadable: dict[str, Exception] = {}
+    if source == HISTORY:
+        seen = _followed(engine, mind, most, unreadable)
+    elif source == OBSERVATIONS:
+        seen = _noted(engine, mind, most)
+    else:
+        raise ConfigurationError(f"source={source!r}: give {HISTORY!r} or {OBSERVATIONS!r}")
+    return compare(
+        mind.name,
+        initial=mind.status(mind.initial()),
+        declared=_declared(mind.plan),
+        seen=seen,
+        unreadable=unreadable,
+    )
+
+
+def _checked(limit: Any) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= EVERY:
+        raise ConfigurationError(f"limit={limit!r}: must be a whole number, 1 or more")
+    return limit
+
+
+def _declared(plan: DeciderPlan) -> list[TransitionInfo]:
+    return [
+        TransitionInfo(
+            one.source, one.trigger, one.target, effects=_names(one.effects), timers=_names(one.timers)
+        )
+        for one in plan.decider.transitions
+    ]
+
+
+def _names(given: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(one if isinstance(one, str) else str(getattr(one, "__name__", one)) for one in given)
+
+
+def _noted(engine: Engine, mind: DeciderMind, limit: int) -> Sightings:
+    """What was noted of inputs as they came: needs `observe = True`, and reads no events."""
+    seen = Sightings()
+    rows = engine.store.observed(mind.name, limit=limit)
+    left = {row.source for row in rows}
+    for row in rows:
+        # Nothing is noted of what an instance ignores that is over: its last status is never left.
+        over = bool(row.ended) and row.target not in left
+        seen.add(row.source, row.input, row.target, count=int(row.count), terminal=over)
+    return seen
+
+
+def _followed(engine: Engine, mind: DeciderMind, limit: int, unreadable: dict[str, Exception]) -> Sightings:
+    """What the events of instances tell, one instance after the other."""
+    seen = Sightings()
+    walk = Walk(engine, None, {"type": mind.name, "limit": limit})
+    while not walk.over:
+        for row in walk.next_page():
+            if row.kind != DECIDER:
+                continue
+            steps = Sightings()  # of one that breaks off, nothing counts
+            try:
+                for step in _steps(engine, Trace(mind), row.id):
+                    steps.add(step.source, step.cause, step.target, terminal=step.terminal)
+            except Exception as error:  # of its events, or of `evolve`: named, and no end of the view
+                unreadable[instance_of(row.id)] = error
+                continue
+            for key, count in steps.counts.items():
+                seen.add(*key, count=count)
+            seen.terminal |= steps.terminal
+    return seen
+
+
+def _steps(engine: Engine, trace: Trace, run_id: str) -> Iterator[HistoryStep]:
+    """The decisions of an instance, in order, read page by page."""
+    while True:
+        rows: list[EventRow] = engine.store.events(run_id, after=trace.sequence, limit=PAGE)
+        yield from trace.feed(rows)
+        if len(rows) < PAGE:
+            yield from trace.end()
+            return
+
+
+def instance_view(engine: Engine, decider: Asked, instance: str, history: int | None) -> InstanceView[Any]:
+    """One instance: its state, what it waits for, and how it came there."""
+    ask_database("an instance of a decider")
+    mind = engine.services.mind(decider)
+    row: RunRow = engine.row(mind.plan.run_id(str(instance)))
+    if row.kind != DECIDER or row.type != mind.name:
+        raise InvalidState("look at the instance", row.id, f"a run of {row.type}")
+    trace = Trace(mind)
+    kept = deque(_steps(engine, trace, row.id), maxlen=history)
+    return InstanceView(
+        decider=mind.name,
+        instance=instance_of(row.id),
+        run_id=row.id,
+        run_state=shown_state(row),
+        status=mind.status(trace.state),
+        state=trace.state,
+        terminal=mind.terminal(trace.state),
+        sequence=trace.sequence,
+        timers=tuple(_timer(mind, timer) for timer in engine.store.pending_timers(row.id)),
+        effects=tuple(_effect(effect) for effect in engine.store.pending_effects(row.id)),
+        inbox=engine.store.inbox_depth(row.id),
+        history=tuple(_past(step) for step in kept),
+    )
+
+
+def _timer(mind: DeciderMind, row: TimerRow) -> PendingTimer:
+    name = row.job.partition("@")[2]
+    input: Any = row.input
+    with suppress(PayloadError):  # a view shows what it can: the timer itself will tell when it fires
+        input = mind.input_of(name, row.input or "null")
+    return PendingTimer(
+        key=row.topic,
+        type=name,
+        input=input,
+        due=None if row.scheduled_for is None else from_micros(row.scheduled_for),
+        attempt=row.attempt,
+        failures=row.failures,
+    )
+
+
+def _effect(row: EffectRow) -> PendingEffect:
+    return PendingEffect(
+        node=row.node,
+        type=row.job.partition("!")[2],
+        state=str(row.outcome) if row.outcome == Outcome.DEAD_LETTER else row.state,
+        attempt=row.attempt,
+        error=None if row.error is None else decode_error(row.error),
+    )
+
+
+def _past(step: HistoryStep) -> PastDecision:
+    return PastDecision(
+        sequence=step.sequence,
+        cause=step.cause,
+        from_status=step.source,
+        to_status=step.target,
+        events=step.events,
+        at=from_micros(step.happened_at),
+    )
+
+
+class Deciders:
+    """`app.deciders`: looks at deciders and their instances."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def machine(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        *,
+        source: str = HISTORY,
+        limit: int | None = INSTANCES,
+    ) -> StateMachineView:
+        """The state machine of a decider: what it declares, beside what was seen of it.
+
+        Seen in the newest `limit` instances: by folding their events, or (`source="observations"`)
+        as it was noted when the inputs came, which needs `observe = True` and costs one query.
+        """
+        return machine(self._engine, decider, source, limit)
+
+    def instance(
+        self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
+    ) -> InstanceView[S]:
+        """An instance with its state, what it waits for, and its newest decisions (at most `history`)."""
+        return instance_view(self._engine, decider, instance, history)
+
+    def observations(
+        self,
+        decider: type[Decider[Any, Any, Any, Any]] | str,
+        instance: str | None = None,
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = AT_ONCE,
+        cursor: Observation | int | None = None,
+    ) -> list[Observation]:
+        """Recorded inputs of a decider or of one instance, the newest first.
+
+        With `observe = True` these are all inputs; else those with an id and those of the inbox.  `after`
+        and `before` limit when they were received.  `cursor`, the last one of a page, gives the next page.
+        """
+        return observations(
+            self._engine, decider, instance, after=after, before=before, cursor=cursor, limit=limit
+        )
+
+    def inboxes(self) -> list[Backlog]:
+        """The inboxes in which something waits, one line for each decider."""
+        return backlogs(self._engine)
+
+    def forget_snapshots(self, decider: type[Decider[Any, Any, Any, Any]] | str) -> int:
+        """Remove a decider's snapshots; returns how many.
+
+        They are taken anew as inputs come.  For what the code itself does not show: a change in what
+        `evolve` calls.
+        """
+        name = self._engine.services.mind(decider).name
+        return self._engine.store.forget_snapshots(name)

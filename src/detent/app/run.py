@@ -1,0 +1,204 @@
+"""A run as the caller of `app.start` sees it, and the search for runs."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
+
+from ..arguments import check_message, check_text, check_timeout
+from ..clock import span_micros
+from ..definitions.context import current_step
+from ..definitions.durable import blocking_frame
+from ..errors import ResultTimeout
+from ..kernel.ancestry import Broken
+from ..kernel.drawing import to_dot, to_mermaid
+from ..kernel.rows import RunEnd, RunRow, RunState
+from . import bulk, graphs
+from .bulk import Changed
+from .engine import Engine
+from .graphs import NodeState
+from .listing import Filters, RunQueries, Walk, find_runs
+from .outcomes import end_for_body
+from .views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from .waiters import found
+
+R = TypeVar("R")
+
+
+class Run(RunFacts, Generic[R]):
+    """One workflow in the database.
+
+    What it knows is as of the last `refresh()`; waiting and control refresh it.
+    """
+
+    def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
+        self._engine = engine
+        self._row = row
+        self._fresh = fresh  # just started here, and never asked for since
+
+    @property
+    def _machinery(self) -> Engine:
+        return self._engine
+
+    def refresh(self) -> Self:
+        """Read it again."""
+        self._row = self._engine.row(self.id)
+        return self
+
+    def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
+        """Wait for the run's end, and return its value.
+
+        Raises the run's own error, RunCanceled, or at once RunPaused with the error
+        that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
+        """
+        engine = self._engine
+        seconds = check_timeout("run.result()", timeout)
+        frame = blocking_frame("run.result()", "await the result of a run of detent.AsyncApp")
+        if frame is not None:
+            # A workflow waits without its worker, and a replay sees the same end.
+            end = frame.drive(frame.outcome_of(self.id, None if seconds is None else span_micros(seconds)))
+        else:
+            end = engine.waiters.recent(self.id) or self._wait(seconds, wait_paused=wait_paused)
+        self._row = ended_row(self._row, end)
+        return cast(R, engine.outcome(self._row, end))
+
+    def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
+        engine = self._engine
+        known = end_for_body(engine.store, self.id, wants_pauses=not wait_paused)
+        if known is not None:
+            return known
+        answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
+        waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
+        self._fresh = False
+        try:
+            return found(self.id, answer.get(timeout=timeout))
+        except queue.Empty:
+            row = self.refresh().row
+            if RunState(row.state).final:
+                return RunEnd(state=row.state, result=row.result, error=row.error)
+            raise ResultTimeout(self.id, self.state, engine.waiters.why_unserved(waiter)) from None
+        finally:
+            engine.waiters.remove(waiter)
+
+    def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""
+        check_message("run.send()", name, id)
+        frame = blocking_frame("run.send()", "await detent.aio.send(run.id, ...)") if id is None else None
+        if frame is not None:
+            frame.drive(frame.send(self.id, name, value))
+            return
+        step = current_step()
+        engine = self._engine
+        message_id = id if id is not None or step is None else step.next_start_id()
+        engine.services.committer.run(engine.message(self.id, name, value, message_id))
+
+    def published(self, name: str, default: Any = None) -> Any:
+        """The latest value that the run published under that name."""
+        check_text("run.published()", "name", name, example="progress")
+        frame = blocking_frame("run.published()", "await it, of a run of detent.AsyncApp")
+        if frame is not None:
+            values = frame.drive(frame.published_by(self.id, name))
+            return values[0] if values else default
+        text = self._engine.store.published(self.id, name)
+        return default if text is None else self._engine.services.codec.decode(text)
+
+    def pause(self, *, reason: str | None = None) -> None:
+        """Stop new work of this run; what executes ends and is recorded."""
+        self._row = self._engine.pause(self.id, reason)
+
+    def resume(self, *, accept_drift: bool = False) -> None:
+        """Continue a paused run, or a failed one from its failure.
+
+        `accept_drift=True` lets the run continue although the code asks for other steps or
+        arguments than it recorded: the recorded results stay, and a warning is logged for each.
+        """
+        self._row = self._engine.resume(self.id, accept_drift=accept_drift)
+
+    def cancel(self, *, reason: str | None = None) -> None:
+        """End the run and its children; what can be undone is undone."""
+        self._row = self._engine.cancel(self.id, reason)
+
+    def delete(self) -> int:
+        """Remove the run, which must be over, with its children; returns how many runs."""
+        return self._engine.delete(self.id)
+
+    def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set attributes, in any state; None removes one, and the others stay."""
+        self._row = self._engine.set_attributes(self.id, attributes)
+
+    def skip(self, node: str) -> None:
+        """Go on as if a node (or a spawned step) that waits or has stopped were done."""
+        self._row = self._engine.skip(self.id, node)
+
+    def reattempt(self, node: str) -> None:
+        """Try a node again that failed or was canceled, with a fresh budget."""
+        self._row = self._engine.reattempt(self.id, node)
+
+    def nodes(self) -> list[NodeState]:
+        """The graph of the run, and how far each of its nodes is."""
+        return graphs.nodes_of(self._engine, self.refresh().row)
+
+    def to_mermaid(self, *, fold: bool = True) -> str:
+        """The graph with its states, for Markdown; fan-outs folded."""
+        return to_mermaid(graphs.drawn_of(self._engine, self.refresh().row, fold=fold))
+
+    def to_dot(self, *, fold: bool = True) -> str:
+        """The graph with its states, for Graphviz."""
+        return to_dot(graphs.drawn_of(self._engine, self.refresh().row, fold=fold), self.type)
+
+    def freeze(self) -> None:
+        """Keep the graph that the class has today, whatever is deployed later."""
+        graphs.freeze(self._engine, self._row)
+        self.refresh()
+
+    def export_graph(self) -> str:
+        """The graph as JSON."""
+        return graphs.export_graph(self._engine, self.refresh().row)
+
+    def import_graph(self, text: str) -> None:
+        """Give the run another graph: the last resort, only when it is paused."""
+        graphs.import_graph(self._engine, self.refresh().row, text)
+        self.refresh()
+
+    def verify(self) -> list[Broken]:
+        """Where the chain of ancestry hashes does not hold; empty: nobody has tampered with it."""
+        return graphs.verify_run(self._engine, self.refresh().row)
+
+    def executions(self) -> list[Execution]:
+        """Every attempt at a node of this run, and every step of a durable function."""
+        return executions_of(self._engine, self.id)
+
+    def history(self) -> list[Happening]:
+        """What happened to this run, in order."""
+        return history_of(self._engine, self._row)
+
+
+class Runs(RunQueries[list[Run[Any]]]):
+    """`app.runs`: finds runs by state, type, hero, queue, parent, time and attributes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def _answer(self, state: str | None, filters: Filters) -> list[Run[Any]]:
+        return [Run(self._engine, row) for row in find_runs(self._engine, state, filters)]
+
+    def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
+        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        return self._pages(Walk(self._engine, state, filters))
+
+    def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
+        """Resume all runs that fit, `state="paused"` or `"failed"`; says how many, and which refused."""
+        return bulk.resume_all(self._engine, state, filters)
+
+    def cancel(
+        self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
+    ) -> Changed:
+        """Cancel all active runs that fit; says how many, and which refused."""
+        return bulk.cancel_all(self._engine, state, filters, reason)
+
+    def _pages(self, walk: Walk) -> Iterator[Run[Any]]:
+        while not walk.over:
+            for row in walk.next_page():
+                yield Run(self._engine, row)

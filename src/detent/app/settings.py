@@ -1,0 +1,149 @@
+"""How an app is set up, and how a run is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from ..arguments import (
+    check_age,
+    check_choice,
+    check_count,
+    check_deadline,
+    check_duration,
+    check_flag,
+    check_function,
+    check_priority,
+    check_queue,
+    check_queues,
+    check_run_id,
+    refuse,
+    refuse_unknown,
+)
+from ..clock import Clock, SystemClock
+from ..definitions.context import Context
+from ..kernel.policies import DEFAULT_MAX_RECOVERIES
+from ..kernel.rows import Attribute
+from ..serialization.codec import DEFAULT_MAX_PAYLOAD, Transform
+from .attributes import checked_attributes
+
+DEFAULT_QUEUE = "default"
+SHORTEST_LEASE = timedelta(seconds=2)
+APP = "App()"
+OPTIONS = "app.options()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an app is set up; every field is a keyword of `App(...)`.
+
+    A duration may be given as a number of seconds; it is kept as a timedelta.
+    """
+
+    queues: Sequence[str] = (DEFAULT_QUEUE,)
+    concurrency: int = 100
+    migrate: bool | None = None  # None: SQLite creates its tables, servers do not
+    lease: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=10)
+    patience: timedelta = timedelta(seconds=30)
+    max_recoveries: int = DEFAULT_MAX_RECOVERIES
+    max_payload: int = DEFAULT_MAX_PAYLOAD
+    pool_size: int = 10
+    transform: Transform | None = None
+    on_drift: Literal["pause", "warn"] = "pause"  # a replay that asks for other arguments than recorded
+    on_error: Callable[[BaseException, Context], None] | None = None
+    missing_after: timedelta = timedelta(minutes=1)
+    retention: timedelta | None = None  # None: what is over stays
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        changed: dict[str, Any] = {"queues": check_queues(APP, self.queues)}
+        for name in ("concurrency", "pool_size", "max_payload"):
+            check_count(APP, name, getattr(self, name))
+        check_count(APP, "max_recoveries", self.max_recoveries, least=0, example=5)
+        check_choice(APP, "on_drift", self.on_drift, ("pause", "warn"))
+        changed["lease"] = check_duration(APP, "lease", self.lease, least=SHORTEST_LEASE)
+        for name in ("grace", "patience", "missing_after"):
+            changed[name] = check_duration(APP, name, getattr(self, name))
+        if self.retention is not None:
+            check_age(APP, "retention", self.retention)
+        if self.migrate is not None:
+            check_flag(APP, "migrate", self.migrate)
+        if self.on_error is not None:
+            check_function(APP, "on_error", self.on_error, takes="the exception and the Context")
+        for name, parts in (("transform", ("encode", "decode")), ("clock", ("now", "wait"))):
+            value = getattr(self, name)
+            if value is not None and not all(callable(getattr(value, part, None)) for part in parts):
+                refuse(APP, name, value, f"give an object with the methods {' and '.join(parts)}")
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
+
+
+def checked_url(url: Any) -> str:
+    """The address of a database, as a text; the store looks at the rest."""
+    example = "for example App('sqlite:///shop.db')"
+    if url is None:
+        refuse(
+            APP, "url", url, f"is the environment variable set that it is read from? Give a URL, {example}"
+        )
+    if not isinstance(url, str) or not url.strip():
+        refuse(APP, "url", url, f"give the URL of a database, {example}")
+    return url
+
+
+def checked_settings(given: dict[str, Any]) -> Settings:
+    """The settings of an app, from its keywords."""
+    known = [one.name for one in fields(Settings)]
+    refuse_unknown(APP, given, ["include", *known], kind="setting")
+    return Settings(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a run is started; see `app.options`."""
+
+    id: str | None = None
+    delay: timedelta | float | None = None
+    queue: str | None = None
+    priority: int | None = None
+    hero: Any = None
+    allow_multiple: bool = False
+    deadline: timedelta | datetime | float | None = None
+    attributes: Mapping[str, Attribute] | None = None
+
+    def __post_init__(self) -> None:
+        if self.id is not None:
+            check_run_id(OPTIONS, "id", self.id)
+        if self.delay is not None:
+            check_duration(OPTIONS, "delay", self.delay)
+        if self.queue is not None:
+            check_queue(OPTIONS, "queue", self.queue)
+        if self.priority is not None:
+            check_priority(OPTIONS, self.priority)
+        if self.deadline is not None:
+            check_deadline(OPTIONS, "deadline", self.deadline)
+        if self.attributes is not None:
+            object.__setattr__(self, "attributes", checked_attributes(OPTIONS, self.attributes))
+        if not isinstance(self.allow_multiple, bool):
+            check_flag(OPTIONS, "allow_multiple", self.allow_multiple)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if self._is_given(one)}
+
+    def _is_given(self, one: Field[Any]) -> bool:
+        return getattr(self, one.name) is not one.default
+
+
+def checked_options(given: dict[str, Any]) -> Options:
+    """The options of a start, from keywords that Python has not checked."""
+    refuse_unknown(OPTIONS, given, [one.name for one in fields(Options)], kind="option", instead=_INSTEAD)
+    return Options(**given)
+
+
+_INSTEAD = {
+    "timeout": "use deadline=timedelta(hours=1) to limit the whole run, or @step(timeout=30) for one step",
+}

@@ -1,0 +1,242 @@
+"""Who waits for the end of which run, in this process.
+
+What ends here is told here, without asking the database.  For the rest one thread
+looks for all waiters at once: when one is new, when another process has news, and
+now and then in case a notification was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import RunNotFound
+from ..kernel.rows import RunEnd, RunRow, RunState
+from ..stores.driver import Trouble
+from ..stores.store import SqlStore
+from .liveness import alive, why_unserved
+
+log = logging.getLogger("detent")
+SOON = 0.2  # seconds: what our own worker did not end by then may end elsewhere
+LOOK_AGAIN = 1.0  # seconds between two looks, should a notification be lost
+UNSERVED = 5.0  # seconds of waiting after which we look whether any live worker serves the run ...
+UNSERVED_AGAIN = 60.0  # ... and after which we look again, if one did
+BRIEFLY = 1.0  # seconds: after a shorter wait, a timeout does not say whether the run is served
+KEPT = 10_000  # how many ends are remembered ...
+LARGEST_KEPT = 2_000  # ... and how long their results may be
+REMOVED = RunEnd(state="removed")  # for who waits for a run that is not there any more
+
+
+class Waiter:
+    """Waits for one run; `wake` is called once, with the run's end."""
+
+    __slots__ = ("begun", "check_at", "looked", "loop", "ours", "row", "run_id", "wake", "wants_pauses")
+
+    def __init__(
+        self,
+        row: RunRow,
+        wake: Callable[[RunEnd], None],
+        *,
+        wants_pauses: bool,
+        ours: bool = False,
+        fresh: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.row = row
+        self.run_id = row.id
+        self.begun = time.monotonic()
+        self.check_at = self.begun + UNSERVED  # when to look whether a live worker serves it
+        self.loop = loop  # where `wake` is to be called; None: right away
+        self.wake = wake
+        self.wants_pauses = wants_pauses
+        self.ours = ours  # our own worker may well be the one that ends it
+        # How often the database was asked; a run that was just started here is known not to be over.
+        self.looked = int(ours and fresh)
+
+
+class Waiters:
+    """All that wait in this process, and the thread that looks for them."""
+
+    def __init__(self, store: SqlStore, *, alone: Callable[[], bool]) -> None:
+        self._store = store
+        self._alone = alone  # whether our worker is the only one
+        self._guard = threading.Lock()
+        self._waiting: dict[str, list[Waiter]] = {}
+        self._finished: OrderedDict[str, RunEnd] = OrderedDict()
+        self._expected: OrderedDict[str, None] = OrderedDict()  # runs that begin with a user's commit
+        self._news = threading.Event()
+        self._everybody = False
+        self._closed = True
+        self._thread: threading.Thread | None = None
+
+    def recent(self, run_id: str) -> RunEnd | None:
+        """The end of a run that finished here not long ago; finished is final."""
+        return self._finished.get(run_id)
+
+    def begun(self, runs: Iterable[str]) -> None:
+        """These runs begin now: an end of that id is the end of another run, which was removed since."""
+        for run_id in runs:
+            self._finished.pop(run_id, None)
+
+    def expect(self, runs: Iterable[str]) -> None:
+        """These runs begin when a transaction of the user commits: until then they are not there."""
+        with self._guard:
+            for run_id in runs:
+                self._expected[run_id] = None
+            while len(self._expected) > KEPT:
+                self._expected.popitem(last=False)
+
+    def add(self, waiter: Waiter) -> None:
+        with self._guard:
+            if self._thread is None:
+                self._closed = False
+                thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
+                thread.start()  # may raise: then no thread runs, and the next waiter tries again
+                self._thread = thread
+            self._waiting.setdefault(waiter.run_id, []).append(waiter)
+        if not waiter.looked:
+            self._news.set()
+
+    def why_unserved(self, waiter: Waiter) -> str:
+        """Why no live worker executes what is waited for; empty if one may, or after a short wait."""
+        if waiter.ours or time.monotonic() - waiter.begun < BRIEFLY:
+            return ""
+        return why_unserved(waiter.row, alive(self._store))
+
+    def remove(self, waiter: Waiter) -> None:
+        with self._guard:
+            self._forget(waiter)
+
+    def ended(self, ends: Sequence[tuple[str, RunEnd]]) -> None:
+        """Runs ended, or paused, as this process knows first."""
+        told: list[tuple[Waiter, RunEnd]] = []
+        with self._guard:
+            for run_id, end in ends:
+                if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
+                    self._finished[run_id] = end
+                    if len(self._finished) > KEPT:
+                        self._finished.popitem(last=False)
+                if run_id in self._waiting:
+                    told += [(waiter, end) for waiter in self._told(run_id, end)]
+        _wake(told)
+
+    def heard(self) -> None:
+        """Another process ended something, or may have."""
+        if self._waiting:
+            self._everybody = True
+            self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+            self._thread = None
+        self._finished.clear()
+
+    def _told(self, run_id: str, end: RunEnd) -> list[Waiter]:
+        paused = end.state == RunState.PAUSED
+        told = [w for w in self._waiting.get(run_id, ()) if w.wants_pauses or not paused]
+        for waiter in told:
+            self._forget(waiter)
+        return told
+
+    def _forget(self, waiter: Waiter) -> None:
+        waiters = self._waiting.get(waiter.run_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+        if not waiters:
+            self._waiting.pop(waiter.run_id, None)
+
+    def _look_on(self) -> None:
+        wait = SOON
+        while not self._closed:
+            news = self._news.wait(wait)
+            self._news.clear()
+            try:
+                everybody, self._everybody = self._everybody or not news, False
+                more = self._look(everybody=everybody)
+                wait = SOON if more else LOOK_AGAIN
+                self._warn_of_unserved()
+            except Exception as error:
+                if self._store.driver.trouble(error) is not Trouble.GONE:
+                    log.exception("looking for the ends of runs failed")
+                wait = LOOK_AGAIN
+
+    def _look(self, *, everybody: bool) -> bool:
+        """Ask for those who were not asked for yet, or for all; True: look again soon."""
+        with self._guard:
+            asked = [w for waiters in self._waiting.values() for w in waiters if everybody or not w.looked]
+        if not asked:
+            return False
+        runs = {waiter.run_id for waiter in asked}
+        # To be told by others costs a write, so whatever our own worker may end soon is not watched yet;
+        # nor is it as long as there is no other.  (One that has just come is found by looking.)
+        alone = self._alone()
+        watch = {waiter.run_id for waiter in asked if not waiter.ours or (waiter.looked > 1 and not alone)}
+        for waiter in asked:
+            waiter.looked += 1
+        self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))
+        if everybody:
+            self._look_for_removed(sorted(runs))
+        return any(waiter.looked <= 1 for waiter in asked)
+
+    def _look_for_removed(self, runs: Sequence[str]) -> None:
+        """Tell who waits for a run that retention or `app.delete()` has removed."""
+        existing = self._store.existing(runs)
+        with self._guard:
+            for run_id in existing:
+                self._expected.pop(run_id, None)
+            removed = [run for run in runs if run not in existing and run not in self._expected]
+            told = [(waiter, REMOVED) for run in removed for waiter in self._told(run, REMOVED)]
+        _wake(told)
+
+    def _warn_of_unserved(self) -> None:
+        """Log runs that were waited for in vain for a few seconds because no live worker serves them."""
+        now = time.monotonic()
+        with self._guard:
+            waiters = [waiter for group in self._waiting.values() for waiter in group]
+        checked = [waiter for waiter in waiters if not waiter.ours and waiter.check_at <= now]
+        if not checked:
+            return
+        workers = alive(self._store)
+        for waiter in checked:
+            why = why_unserved(waiter.row, workers)
+            waiter.check_at = float("inf") if why else now + UNSERVED_AGAIN
+            if why:
+                log.warning(
+                    "run %s of %s is waited for, but %s",
+                    waiter.run_id,
+                    waiter.row.type,
+                    why,
+                    extra={"run": waiter.run_id, "type": waiter.row.type},
+                )
+
+
+def found(run_id: str, end: RunEnd) -> RunEnd:
+    """The end that a waiter was told; raises RunNotFound if the run was removed."""
+    if end is REMOVED:
+        raise RunNotFound(run_id)
+    return end
+
+
+def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
+    """Wake all; those on a loop with one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, RunEnd]]] = {}
+    for waiter, end in told:
+        if waiter.loop is None:
+            waiter.wake(end)
+        else:
+            loops.setdefault(waiter.loop, []).append((waiter, end))
+    for loop, group in loops.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_wake_here, group)
+
+
+def _wake_here(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
+    for waiter, end in told:
+        waiter.wake(end)

@@ -1,0 +1,106 @@
+"""Writing into a transaction that belongs to the user.
+
+All statements of one operation run behind a savepoint.  If the operation is refused (AlreadyRunning,
+RunConflict), or a statement of it fails, nothing of it stays, and the user's transaction goes on.
+
+The user's commit makes it durable, so there has to be a transaction: on a connection in autocommit
+mode each statement would commit by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..kernel.operations import Operation
+from ..stores.driver import Trouble, Tx
+from ..stores.store import SqlStore
+from .user_connections import sync_tx
+
+_SAVEPOINT = "detent_within"
+_NO_TRANSACTION = "25P01"  # PostgreSQL: SAVEPOINT outside of a transaction
+_NO_SAVEPOINT = 1305  # MySQL: outside of a transaction a savepoint is not kept
+_UNIQUE_STATE, _UNIQUE_NUMBER = "23505", 1062
+
+
+def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
+    """Apply an operation in the transaction of `connection`, which we never end."""
+    tx = connection if isinstance(connection, Tx) else sync_tx(store, connection)
+    _save(store, tx)
+    try:
+        answer = store.apply_within(tx, operation)
+    except BaseException as error:
+        # On a lost connection this fails, too; then there is no transaction left to protect.
+        try:
+            _undo(tx)
+        except Exception:
+            raise error from None
+        if not isinstance(error, Exception) or not _is_conflict(store, error):
+            raise
+        found = store.explain_conflict_within(tx, operation)
+        if isinstance(found, Exception):
+            raise found from error
+        if found is None:
+            raise
+        return found
+    tx.send(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+    return answer
+
+
+def _save(store: SqlStore, tx: Tx) -> None:
+    """Set the savepoint; raise ConfigurationError if there is no transaction to set it in."""
+    if store.dialect == "sqlite":
+        _begin_sqlite(tx)
+        store.become_writer(tx)
+    try:
+        tx.run(f"SAVEPOINT {_SAVEPOINT}")
+        if store.dialect == "mysql":
+            tx.run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")  # fails if it was not kept
+    except Exception as error:
+        if {_NO_TRANSACTION, _NO_SAVEPOINT} & set(_codes(error)):
+            raise _autocommit() from error
+        raise
+
+
+def _begin_sqlite(tx: Tx) -> None:
+    """Begin what sqlite3 begins by itself before the first INSERT.
+
+    It does not do so before a SAVEPOINT, whose release would then be the commit.
+    """
+    connection = tx.connection
+    if connection.in_transaction:
+        return
+    if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+        raise _autocommit()
+    tx.run("BEGIN")
+
+
+def _undo(tx: Tx) -> None:
+    tx.run(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+    tx.run(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+
+
+def _autocommit() -> ConfigurationError:
+    return ConfigurationError(
+        "within() needs a transaction, and this connection is in autocommit mode; begin one first "
+        "(connection.transaction(), connection.begin(), BEGIN, django.db.transaction.atomic())"
+    )
+
+
+def _is_conflict(store: SqlStore, error: BaseException) -> bool:
+    if store.driver.trouble(error) is Trouble.UNIQUE:
+        return True
+    inner = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error
+    if inner is not None and store.driver.trouble(inner) is Trouble.UNIQUE:
+        return True
+    return bool({_UNIQUE_STATE, _UNIQUE_NUMBER} & set(_codes(error)))
+
+
+def _codes(error: BaseException) -> list[Any]:
+    """The SQLSTATE or the number of a driver's error, in any of the libraries."""
+    found: list[Any] = []
+    for one in (error, getattr(error, "orig", None)):
+        if one is not None:
+            found += [getattr(one, name, None) for name in ("sqlstate", "pgcode")]
+            found += [arg for arg in one.args[:1] if isinstance(arg, int)]
+    return found

@@ -1,0 +1,65 @@
+"""The `detent` command, and all that it can do."""
+
+from __future__ import annotations
+
+import click
+
+from .. import __version__
+from .bulk import cancel_all, delete, resume_all
+from .check import check_command
+from .command import Front
+from .control import cancel, fork, gc, migrate, pause, resume
+from .deciders import decider
+from .demo import demo
+from .doctor import doctor
+from .graphs import graph, reattempt, skip, verify
+from .runs import runs
+from .show import history, show, workers
+from .start import send, start
+from .worker import worker
+
+
+@click.group(
+    cls=Front, context_settings={"help_option_names": ["-h", "--help"]}, epilog="New here?  detent demo"
+)
+@click.version_option(__version__, prog_name="detent", message="%(prog)s %(version)s")
+def detent() -> None:
+    """Durable workflows for Python.
+
+    APP is MODULE:APP, such as shop:app, or a database URL, such as sqlite:///shop.db; the environment
+    variable DETENT_APP stands in where it is left out.  Every command takes --json.
+    """
+
+
+for _command in (
+    worker,
+    start,
+    runs,
+    show,
+    graph,
+    history,
+    pause,
+    resume,
+    cancel,
+    skip,
+    reattempt,
+    send,
+    fork,
+    verify,
+    check_command,
+    decider,
+    workers,
+    delete,
+    resume_all,
+    cancel_all,
+    gc,
+    migrate,
+    doctor,
+    demo,
+):
+    detent.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    detent(prog_name="detent")

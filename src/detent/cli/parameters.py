@@ -1,0 +1,110 @@
+"""What is typed on a command line, as values: JSON, or the text itself; spans; moments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from ..definitions.blueprint import Blueprint
+from ..definitions.functions import Definition
+from ..errors import CannotDecode
+from ..kernel.rows import Attribute
+from ..serialization.codec import Codec
+
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?")
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+
+def value_of(text: str) -> Any:
+    """The JSON value, or the text itself where it is no JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
+
+
+def call_of(
+    definition: Definition[Any, Any] | Blueprint, codec: Codec, given: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, fitting the definition's annotations; a usage error where they do not.
+
+    `42` is a number where one is wanted, and a text where a text is.
+    """
+    texts: list[str] = []
+    named: dict[str, str] = {}
+    for text in given:
+        keyword = _KEYWORD.fullmatch(text)
+        if keyword:
+            named[keyword[1]] = keyword[2]
+        else:
+            texts.append(text)
+    types, named_types = definition.argument_types(len(texts), tuple(named))
+    args = tuple(_fitting(codec, text, type, repr(text)) for text, type in zip(texts, types, strict=True))
+    kwargs = {name: _fitting(codec, text, named_types[name], name) for name, text in named.items()}
+    try:
+        definition.check_arguments(args, kwargs)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from None
+    return args, kwargs
+
+
+def _fitting(codec: Codec, text: str, type: Any, what: str) -> Any:
+    value = value_of(text)
+    try:
+        codec.convert(msgspec.Raw(msgspec.json.encode(value)), type, what)
+    except CannotDecode as error:
+        try:
+            codec.convert(msgspec.Raw(msgspec.json.encode(text)), type, what)
+        except CannotDecode:
+            raise click.UsageError(str(error)) from None
+        return text
+    return value
+
+
+def attribute(text: str) -> tuple[str, Attribute]:
+    """`customer=acme`; a whole number, true and false are what they look like."""
+    name, equals, given = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{text!r} is no attribute; write NAME=VALUE")
+    value = value_of(given)
+    return name, value if isinstance(value, str | int) else given
+
+
+def hero(text: str) -> tuple[str, str]:
+    """`User:7`."""
+    type, colon, id = text.partition(":")
+    if not type or not colon or not id:
+        raise click.BadParameter(f"{text!r} is no hero; write TYPE:ID")
+    return type, id
+
+
+def span(text: str) -> timedelta:
+    """A duration: `90`, `90s`, `5m`, `2h`, `1d`."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no span; write 90, 90s, 5m, 2h or 1d")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def span_or_moment(text: str) -> timedelta | datetime:
+    """A duration from now, or a moment in ISO 8601."""
+    if "-" not in text:
+        return span(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no moment; write 2h, or 2030-01-31T12:00:00+01:00") from None

@@ -1,0 +1,201 @@
+"""`detent worker`: runs until it is told to stop, then drains.
+
+The first SIGTERM or SIGINT drains: nothing new is claimed, what runs comes to its
+next step, the rest goes back to the queue.  The second one leaves at once, which
+loses nothing either: other workers notice, and go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..aio import AsyncApp
+from ..app.app import App
+from .command import Failure, app_argument, command
+from .find_app import Target, find, kind, place
+from .logs import set_up, tell
+from .supervisor import supervise
+
+
+@command(example="detent worker shop:app --queues default,high --concurrency 50 --processes 4")
+@app_argument
+@click.option("--queues", metavar="A,B", help="Take from these queues only.  [default: all of the app's]")
+@click.option("--concurrency", type=click.IntRange(min=1), help="How much runs at a time, per process.")
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many processes."
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long a drain waits for steps that run.  [default: the app's, 10]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people on stderr, or JSON lines on stdout.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --log-format json.")
+@click.option("--supervised", is_flag=True, hidden=True)
+def worker(
+    app: str,
+    queues: str | None,
+    concurrency: int | None,
+    processes: int,
+    grace: float | None,
+    log_level: str,
+    log_format: str,
+    as_json: bool,
+    supervised: bool,
+) -> None:
+    """Run what an app includes, until told to stop.
+
+    SIGTERM or Ctrl-C drains: what runs comes to its next step, and the exit code is 0.  A second one leaves
+    at once.  Nothing is lost either way.
+    """
+    target = find(app)
+    if not target.definitions:
+        raise Failure("a worker runs code, and a database URL names none; give MODULE:APP")
+    set_up(as_json=as_json or log_format == "json", level=log_level)
+    _adjust(target.app, queues, concurrency, grace)
+    if not supervised:
+        _introduce(target, processes)
+    if processes > 1:
+        sys.exit(supervise([sys.executable, "-m", "detent", *_child_arguments()], processes))
+    sys.exit(_serve(target, supervised=supervised))
+
+
+def _adjust(app: App, queues: str | None, concurrency: int | None, grace: float | None) -> None:
+    changes: dict[str, Any] = {}
+    if concurrency is not None:
+        changes["concurrency"] = concurrency
+    if grace is not None:
+        changes["grace"] = timedelta(seconds=grace)
+    serve = [name.strip() for name in (queues or "").split(",") if name.strip()]
+    app.engine.adjust(serve=serve, **changes)
+
+
+def _child_arguments() -> list[str]:
+    """Our own command line, for one process that is supervised."""
+    ctx = click.get_current_context()
+    given = ctx.params
+    arguments = ["worker", given["app"], "--supervised", "--log-level", given["log_level"]]
+    for name in ("queues", "concurrency", "grace"):
+        if given[name] is not None:
+            arguments += [f"--{name}", str(given[name])]
+    return [*arguments, "--json" if given["as_json"] else f"--log-format={given['log_format']}"]
+
+
+def _introduce(target: Target, processes: int) -> None:
+    engine = target.app.engine
+    names, workflows = engine.registry.names, engine.registry.workflows
+    concurrency = engine.settings.concurrency
+    tell(
+        f"detent {__version__} serves {target.reference} on {kind(engine.url)}, {place(engine.url)}",
+        app=target.reference,
+        database=kind(engine.url),
+        place=place(engine.url),
+    )
+    tell(
+        f"queues {', '.join(engine.served)}; {concurrency} at a time"
+        f"{f' in each of {processes} processes' if processes > 1 else ''}",
+        queues=list(engine.served),
+        concurrency=concurrency,
+        processes=processes,
+    )
+    tell(
+        f"{_count(len(workflows), 'workflow')} ({', '.join(workflows) or 'none'}), "
+        f"{_count(len(names) - len(workflows), 'step')}",
+        workflows=workflows,
+        steps=[name for name in names if name not in workflows],
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _serve(target: Target, *, supervised: bool) -> int:
+    if target.own is not None:
+        asyncio.run(_serve_async(target.own, supervised=supervised))
+    else:
+        stop = threading.Event()
+        _on_signal(stop.set, target.app)
+        if supervised:
+            _watch_parent(stop.set)
+        target.app.open(worker=True)
+        _at_work(target.app)
+        while not stop.wait(1):  # a wait without end may sleep through a signal that comes to another thread
+            pass
+        target.app.close()
+    tell("drained; bye", pid=os.getpid())
+    return 0
+
+
+async def _serve_async(app: AsyncApp, *, supervised: bool) -> None:
+    """The same on a loop of its own: async workflows and steps run on it."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def ask() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    _on_signal(ask, app.sync)
+    if supervised:
+        _watch_parent(ask)
+    await app.open(worker=True)
+    _at_work(app.sync)
+    await stop.wait()
+    await app.close()
+
+
+def _at_work(app: App) -> None:
+    running = app.engine.worker
+    id = running.id if running is not None else ""
+    tell(f"worker {id} is at work, pid {os.getpid()}", worker=id, pid=os.getpid())
+
+
+def _on_signal(ask: Callable[[], None], app: App) -> None:
+    """The first signal asks to stop, the second does not ask."""
+    asked = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+        grace = app.engine.settings.grace.total_seconds()
+        tell(f"draining, for {grace:g} s at most; once more leaves at once", signal=number)
+        ask()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+
+
+def _watch_parent(ask: Callable[[], None]) -> None:
+    """Stop when the supervisor is gone: our stdin is a pipe from it, and then ends."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        ask()
+
+    threading.Thread(target=watch, name="detent-parent", daemon=True).start()

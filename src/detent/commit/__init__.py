@@ -1,0 +1,1 @@
+"""Group commit: the writes of many callers in one transaction."""

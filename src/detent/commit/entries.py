@@ -1,0 +1,152 @@
+"""What the committer carries: operations, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..kernel.decide import Decide, Decided, Enqueue
+from ..kernel.operations import Operation, Record, Settle, Settled, Start, Verdict
+from ..kernel.rows import NewExecution
+from ..stores.batch.graphs import MustGoAlone, without_repeats
+
+
+class Entry:
+    """An operation on its way, and who waits for it."""
+
+    __slots__ = (
+        "_signal",
+        "answer",
+        "answered",
+        "cancelled",
+        "deadline",
+        "done",
+        "doubted",
+        "error",
+        "future",
+        "gone",
+        "interruptions",
+        "loop",
+        "may_lead",
+        "operation",
+        "reason",
+        "retried",
+        "tries",
+    )
+
+    def __init__(self, operation: Operation, patience: float | None) -> None:
+        self.operation = operation
+        self.deadline = None if patience is None else time.monotonic() + patience
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.answered = False  # its answer or its error is known
+        self.done = False  # the caller has been told
+        self.cancelled = False  # the asyncio caller, while this was on its way
+        self.doubted = False  # its commit may have gone through: look it up before the next try
+        self.retried = False  # it was in doubt once: "somebody else did it" may mean ourselves
+        self.reason: Exception | None = None  # why the last try aside did not commit it
+        self.tries = 0  # aside
+        self.gone = False  # its caller was interrupted: it waits no more, and cannot lead
+        self.interruptions = 0
+        self.may_lead = False
+        self.future: asyncio.Future[Any] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._signal: threading.Lock | None = None
+
+    def prepare_to_wait(self) -> None:
+        self._signal = threading.Lock()
+        self._signal.acquire()
+
+    def wait(self) -> None:
+        assert self._signal is not None
+        self._signal.acquire()
+
+    def wake(self) -> None:
+        """Let the waiting thread look again; once too often does no harm."""
+        if self._signal is not None and self._signal.locked():
+            try:
+                self._signal.release()
+            except RuntimeError:  # another thread has just done so
+                return
+
+    @property
+    def waits(self) -> bool:
+        return self._signal is not None and not self.gone
+
+    def succeed(self, answer: Any) -> None:
+        self.answer = answer
+        self.answered = True
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self.answered = True
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+def resolve(entries: Sequence[Entry]) -> None:
+    """On their loop: give the callers their answers."""
+    for entry in entries:
+        if entry.future is not None and not entry.future.done():
+            if entry.error is not None:
+                entry.future.set_exception(entry.error)
+            else:
+                entry.future.set_result(entry.answer)
+
+
+def size_of(operation: Operation) -> int:
+    """About how many bytes an operation puts into the batch."""
+    if isinstance(operation, Record):
+        steps = operation.steps
+        size = sum(
+            len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
+        )
+        size += sum(len(row.input or "") for row in operation.executions)
+        return size + (size_of(operation.children) if operation.children is not None else 0)
+    if isinstance(operation, Start):
+        return sum(len(run.input) for run in operation.runs)
+    if isinstance(operation, Settle):
+        return len(operation.plan.result or "")
+    if isinstance(operation, Decide):
+        return sum(len(given.text or "") for given in operation.inputs)
+    if isinstance(operation, Enqueue):
+        return len(operation.input.data or "")
+    return 0
+
+
+def new_executions(op: Operation) -> list[NewExecution]:
+    """The rows of an operation that may be leased to our worker from the beginning."""
+    if isinstance(op, Start):
+        return op.executions
+    if isinstance(op, Record):
+        return op.executions + (op.children.executions if op.children is not None else [])
+    return []
+
+
+def came_second(answer: Any) -> bool:
+    """Whether an answer says that the operation changed nothing, because it was done before."""
+    if isinstance(answer, Settled):
+        return answer.verdict is Verdict.STALE
+    if isinstance(answer, Decided):
+        return answer.stale
+    return isinstance(answer, list) and any(not started.created for started in answer)
+
+
+def parts(group: list[Entry], error: Exception) -> list[list[Entry]]:
+    """Two parts of a batch that failed; each run's operations stay in their order."""
+    if isinstance(error, MustGoAlone):
+        first = set(without_repeats([entry.operation for entry in group], error.runs))
+        parts = [
+            [entry for place, entry in enumerate(group) if place in first],
+            [entry for place, entry in enumerate(group) if place not in first],
+        ]
+        if all(parts):
+            return parts
+    half = len(group) // 2
+    return [group[:half], group[half:]]

@@ -1,0 +1,1 @@
+"""What users write: workflows, steps, graphs, deciders, projections."""

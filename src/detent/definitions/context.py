@@ -1,0 +1,523 @@
+"""What running user code may ask: where am I, and who records what I do.
+
+A frame is one delivery of a run's `main` to a worker; the runtime makes it, and
+steps, sleeps and messages go through it.  Definitions know only what is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from ..errors import InvalidState, NotInRun, StepOutsideRun
+from ..kernel.rows import MAIN, RunEnd
+
+T = TypeVar("T")
+Routine = Generator[Any, Any, T]
+
+
+class Call(Generic[T]):
+    """A durable call: what it comes to, and the key under which its answer is recorded."""
+
+    __slots__ = ("key", "name", "routine")
+
+    def __init__(self, key: str, name: str, routine: Routine[T]) -> None:
+        self.key = key
+        self.name = name
+        self.routine = routine
+
+
+class Signal(BaseException):
+    """Leaves user code without being an error: `except Exception` cannot swallow it."""
+
+
+class Suspended(Signal):
+    """The run waits, and frees its worker; a replay comes back to this point."""
+
+
+class Canceled(Signal):
+    """The run was canceled."""
+
+
+class Abandoned(Signal):
+    """This worker lost its lease; somebody else goes on."""
+
+
+class PauseRun(Signal):
+    """A step's policy says: pause the run with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class CancelRun(Signal):
+    """A step's policy says: cancel the run with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class FlowControl(Signal):
+    """A node says what shall become of it and of its run."""
+
+    def __init__(self, verb: str, *, wait: int = 0, result: Any = None, after: bool = False) -> None:
+        self.verb = verb  # cancel, pause, skip, reattempt, finished
+        self.wait = wait
+        self.result = result
+        self.after = after
+
+    @property
+    def completes(self) -> bool:
+        """Whether the node is done by that: what it wrote stays."""
+        return self.verb == "finished" or self.after
+
+
+FEW_CALLS = 16  # calls that are remembered before the first look for those that have begun
+
+
+class Unawaited:
+    """Calls of a workflow that may not have been awaited yet."""
+
+    __slots__ = ("calls", "most")
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self.most = FEW_CALLS
+
+    def add(self, what: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        if len(self.calls) >= self.most:
+            self.calls = self.not_begun()
+            # Doubled, so that a thousand calls which wait side by side are not looked at a thousand times.
+            self.most = max(FEW_CALLS, 2 * len(self.calls))
+        self.calls.append((what, coroutine))
+
+    def not_begun(self) -> list[tuple[str, Coroutine[Any, Any, Any]]]:
+        return [call for call in self.calls if _not_begun(call[1])]
+
+
+def _not_begun(coroutine: Any) -> bool:
+    return coroutine.cr_frame is not None and not coroutine.cr_suspended and not coroutine.cr_running
+
+
+class Frame(Protocol):
+    """One delivery of a run to a worker, as definitions see it."""
+
+    run_id: str
+    live: bool
+    info: RunInfo
+    claimed: Any  # kernel.rows.Claimed
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a recorded run is only read: nothing may be written."""
+        ...
+
+    def unknowable(self, what: str) -> None:
+        """The database is going to be asked: a recorded run does not tell, and ends here."""
+        ...
+
+    # Calls that were made and have not begun (awaiting.py), and the tasks of the workflow.
+    unawaited: Unawaited | None
+    branches: set[Any]
+
+    def drive(self, call: Call[T] | Routine[T]) -> T:
+        """Carry a call out, blocking."""
+        ...
+
+    def adrive(self, call: Call[T] | Routine[T]) -> Coroutine[Any, Any, T]:
+        """Carry a call out on the running loop."""
+        ...
+
+    def checkpoint(self) -> Routine[None]: ...
+
+    def call(self, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]: ...
+
+    def child(
+        self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Any = None
+    ) -> Call[Any]:
+        """Start a child run and wait for it; `options` are its ChildOptions."""
+        ...
+
+    def spawn(
+        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], options: Any = None
+    ) -> list[Any]: ...
+
+    def gathered(self, handles: list[Any]) -> Call[list[Any]]: ...
+
+    def sleep(self, span: int | None, until: int | None) -> Call[None]: ...
+
+    def value(self, name: str, make: Callable[[], Any], type: Any) -> Routine[Any]: ...
+
+    def receive(self, name: str, timeout: int | None, default: Any, type: Any) -> Call[Any]: ...
+
+    def publish(self, name: str, value: Any) -> Call[None]: ...
+
+    def send(self, run_id: str, name: str, value: Any) -> Call[None]: ...
+
+    def outcome_of(self, run_id: str, timeout: int | None) -> Call[RunEnd]: ...
+
+    def published_by(self, run_id: str, name: str) -> Call[list[Any]]: ...
+
+    def patched(self, id: str) -> Routine[bool]: ...
+
+    def guard(self, name: str, type: Any) -> Any: ...
+
+    def aguard(self, name: str, type: Any) -> Any: ...
+
+    def start_id(self, name: str) -> str: ...
+
+    def started(self) -> Call[None]:
+        """Runs were started: that has its place among the answers, too."""
+        ...
+
+    @property
+    def loop_thread(self) -> int | None:
+        """The thread whose loop runs this workflow, if it is async."""
+        ...
+
+
+class RunInfo(msgspec.Struct, frozen=True, gc=False):
+    """What a run may know of itself."""
+
+    id: str
+    type: str
+    parent: str | None
+    forked_from: str | None
+
+
+class StepBackend(Protocol):
+    """The runtime's side of a step's context."""
+
+    claimed: Any  # kernel.rows.Claimed
+    services: Any  # execution.services.Services
+
+    def heartbeat(self, step: Context) -> None: ...
+
+    def save_progress(self, step: Context, loop: int, text: str) -> None: ...
+
+    async def asave_progress(self, step: Context, loop: int, text: str) -> None: ...
+
+    def load_progress(self, step: Context, loop: int) -> str | None: ...
+
+    def interrupted(self) -> str | None: ...
+
+    def post_published(self, step: Context, name: str, value: Any) -> None:
+        """Show a value of the run to others, without waiting until it is durable."""
+        ...
+
+
+class Context:
+    """What a step or a workflow may ask about its own run.
+
+    A first parameter named `ctx` (or annotated `detent.Context`) receives it.
+    It is never recorded as input, and passing it on is allowed.
+    """
+
+    lost = 0  # how many of the attempts before this one died with their worker, where that is known
+
+    def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
+        self.run = run
+        self.name = name
+        self.key = key
+        self.attempt = attempt
+        self._backend = backend
+        self._starts = 0
+        self._loops = 0
+        self._looping = False
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this step: give it to services that know such keys."""
+        return f"{self.run.id}:{self.key}"
+
+    @property
+    def node(self) -> str:
+        """The node or step as people name it: `charge#2`, `main`, or the name of a node of a graph."""
+        return self.key
+
+    @property
+    def hero(self) -> Any:
+        """The run's hero, loaded now; None if it has none, or if that is gone."""
+        claimed = self._backend.claimed
+        if claimed.hero_type is None or claimed.hero_id is None:
+            return None
+        ask_database("ctx.hero")
+        return self._backend.services.heroes.load(claimed.hero_type, claimed.hero_id)
+
+    @property
+    def attributes(self) -> dict[str, str | int | bool]:
+        """What the run can be found by, read from the database now."""
+        ask_database("ctx.attributes")
+        return dict(self._backend.services.store.run(self.run.id).attributes)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the run was canceled while this step runs."""
+        return self._backend.interrupted() == "canceled"
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry run, type, step and attempt."""
+        return logging.LoggerAdapter(logging.getLogger("detent.run"), self.facts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Run, type, step and attempt, as the `extra` of a log record."""
+        return {"run": self.run.id, "type": self.run.type, "step": self.key, "attempt": self.attempt}
+
+    def heartbeat(self) -> None:
+        """Show that this step is at work; a canceled run ends it here."""
+        self._backend.heartbeat(self)
+        if self.cancel_requested:
+            raise Canceled
+
+    def iterate(self, items: Iterable[T], key: Callable[[T], Any] | None = None) -> Cursor[T]:
+        """Go over many items, durably: a crash, a pause or a deploy continues behind the last one done.
+
+            for item in ctx.iterate(rows, key=lambda row: row.id): ...
+
+        Without `key` the place is counted, so the items must come in the same order again.
+        A step may have several such loops, one after the other.
+        """
+        if self.key == MAIN:
+            raise InvalidState(
+                "iterate in the body of",
+                self.run.id,
+                "not a step",
+                "just loop: the steps that it calls are remembered",
+            )
+        self._loops += 1
+        return Cursor(self, self._backend, self._loops, items, key)
+
+    @contextlib.contextmanager
+    def looping(self) -> Iterator[None]:
+        """Held by a loop over items; one inside of another would not find its place again."""
+        if self._looping:
+            raise InvalidState(
+                f"iterate inside of another iterate in step {self.key!r} of",
+                self.run.id,
+                "in a loop",
+                "make the inner loop a plain one, or a step of its own",
+            )
+        self._looping = True
+        try:
+            yield
+        finally:
+            self._looping = False
+
+    def next_start_id(self) -> str:
+        """The id of the next run that this step starts: the same again for every attempt."""
+        self._starts += 1
+        return f"{self.run.id}/{self.key}/{self._starts}"
+
+
+class Cursor(Iterable[T]):
+    """The items that are left, for `for` and `async for`."""
+
+    def __init__(
+        self,
+        step: Context,
+        backend: StepBackend,
+        loop: int,
+        items: Iterable[T],
+        key: Callable[[T], Any] | None,
+    ) -> None:
+        self._step = step
+        self._backend = backend
+        self._loop = loop  # which loop of the step this is: each has a place of its own
+        self._items = items
+        self._key = key
+
+    def __iter__(self) -> Iterator[T]:
+        with self._step.looping():
+            for item, place in self._left():
+                yield item
+                self._backend.save_progress(self._step, self._loop, place)
+                self._interrupt()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        with self._step.looping():
+            for item, place in self._left():
+                yield item
+                await self._backend.asave_progress(self._step, self._loop, place)
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        interrupted = self._backend.interrupted()
+        if interrupted == "canceled":
+            raise Canceled
+        if interrupted is not None:
+            raise Suspended
+
+    def _left(self) -> Iterator[tuple[T, str]]:
+        done = self._backend.load_progress(self._step, self._loop)
+        skipping = done is not None
+        for number, item in enumerate(self._items, start=1):
+            place = str(number) if self._key is None else str(self._key(item))
+            if not skipping:
+                yield item, place
+            elif place == done:
+                skipping = False
+        if skipping:
+            raise InvalidState(
+                f"continue step {self._step.key!r} of",
+                self._step.run.id,
+                "without its place",
+                f"the items no longer hold the one that was done last ({done})",
+            )
+
+
+# Where the running code is: the frame of its run, and inside a step the step.
+
+frame_var: contextvars.ContextVar[Frame | None] = contextvars.ContextVar("detent_frame", default=None)
+step_var: contextvars.ContextVar[Context | None] = contextvars.ContextVar("detent_step", default=None)
+
+
+# Set where user code runs that has no run to record in, such as a projection; says what it is.
+unrecorded_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("detent_unrecorded", default=None)
+
+
+def _leave_run() -> None:
+    """In a forked child: the run and the step are executed by the parent."""
+    frame, step = frame_var.get(), step_var.get()
+    if frame is not None or step is not None:
+        frame_var.set(None)
+        step_var.set(None)
+        unrecorded_var.set("a process that was forked inside a run")
+        if step is None:
+            _strays.add(threading.current_thread())
+
+
+os.register_at_fork(after_in_child=_leave_run)
+
+
+def publish_here(name: str, value: Any) -> None:
+    """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
+    step = step_var.get()
+    if step is not None:
+        step._backend.post_published(step, name, value)
+    elif (where := unrecorded_var.get()) is not None:
+        raise NotInRun("detent.publish()", f"it was called in {where}")
+    elif threading.current_thread() in _in_steps:
+        raise NotInRun(
+            "detent.publish()",
+            "it was called in a thread that a step started; carry the context along: "
+            "contextvars.copy_context().run(detent.publish, ...)",
+        )
+
+
+def current_frame(what: str) -> Frame | None:
+    """The frame that records what is called here; None outside of runs and inside of steps."""
+    frame = frame_var.get()
+    if frame is None:
+        _refuse_stray_thread(what)
+        return None
+    return None if step_var.get() is not None else frame
+
+
+def replaying() -> bool:
+    """Whether the running code is a workflow that is only replayed: nothing may be written."""
+    frame = frame_var.get()
+    return frame is not None and frame.replaying
+
+
+def ask_database(what: str) -> None:
+    """Called before the database is asked outside of steps: a replay ends here, and asks nobody."""
+    frame = frame_var.get()
+    if frame is not None and frame.replaying:
+        frame.unknowable(what)
+
+
+def current_step() -> Context | None:
+    return step_var.get()
+
+
+def log_fields() -> dict[str, Any]:
+    """The run, type, step and attempt of the code that calls this; empty outside of runs.
+
+    log.info("charging", extra=detent.log_fields())
+
+    In a workflow's own function the step is `main`.
+    """
+    step, frame = step_var.get(), frame_var.get()
+    if step is not None:
+        return step.facts
+    if frame is not None:
+        return {"run": frame.run_id, "type": frame.info.type, "step": MAIN, "attempt": frame.claimed.attempt}
+    return {}
+
+
+class LogFields(logging.Filter):
+    """Gives every log record the attributes `run`, `type`, `step` and `attempt`.
+
+        handler = logging.StreamHandler()
+        handler.addFilter(detent.LogFields())
+        handler.setFormatter(logging.Formatter("%(run)s %(step)s %(message)s"))
+
+    They are None outside of runs.  Add it to a handler: a filter of a logger does not see the records
+    of the loggers below it.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fields = log_fields()
+        for name in ("run", "type", "step", "attempt"):
+            if not hasattr(record, name):
+                setattr(record, name, fields.get(name))
+        return True
+
+
+# Threads that a workflow starts do not inherit its context (before Python 3.14), so a
+# step called there would run unrecorded.  Threads started inside of a run are remembered,
+# and a step called in one without the run's context is refused.
+
+_strays: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_in_steps: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that steps start
+
+
+def watch_threads() -> None:
+    """Begin to notice threads that workflows start; once for a process."""
+    if _watching.is_set():
+        return
+    _watching.set()
+    if sys.version_info >= (3, 12):
+        sys.addaudithook(_on_audit)
+    else:  # no audit event tells of threads
+        start = threading.Thread.start
+
+        def watched_start(self: threading.Thread) -> None:
+            _remember(self)
+            start(self)
+
+        threading.Thread.start = watched_start  # type: ignore[method-assign]
+
+
+_watching = threading.Event()
+
+
+def _on_audit(event: str, args: tuple[Any, ...]) -> None:
+    if event in ("_thread.start_new_thread", "_thread.start_joinable_thread"):
+        _remember(getattr(args[0], "__self__", None))
+
+
+def _remember(thread: Any) -> None:
+    if not isinstance(thread, threading.Thread):
+        return
+    if step_var.get() is not None:
+        _in_steps.add(thread)
+    elif frame_var.get() is not None:
+        _strays.add(thread)
+
+
+def _refuse_stray_thread(what: str) -> None:
+    # Also when that run is over: a pool of threads, once begun by a workflow, goes on to serve others.
+    if _strays and threading.current_thread() in _strays:
+        raise StepOutsideRun(what, "a thread or process that a workflow started")

@@ -1,0 +1,599 @@
+"""Durable functions: `@step` and `@workflow`.
+
+They describe, they do not run: a definition is a plain object around a function.
+Called outside of a run it just calls that function; inside, it asks the frame of
+the run to carry the call out, record it, or answer it from the journal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import cached_property
+from types import MethodType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
+
+from ..arguments import check_flag, check_positive_duration, refuse
+from ..errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
+from ..kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
+from ..serialization.signatures import RETURN, Signature
+from .awaitables import refuse_without_loop, watched
+from .child_options import ChildOptions, checked_child_options
+from .context import Call, Context, Frame, current_frame
+from .node_options import NodeOptions, check_queue_and_priority
+from .transactional import Isolation, problem_of
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+T = TypeVar("T")
+
+OnException = Literal["raise", "pause", "cancel", "skip", "reattempt"]
+NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
+Executor = Literal["thread", "process"]
+_PLAIN = NodeOptions()
+LONGEST_NAME = 200
+
+
+class Definition(Generic[P, R]):
+    """A function with a name, and what its signature tells."""
+
+    kind = ""
+
+    def __init__(self, function: Callable[P, R], name: str | None) -> None:
+        _check_function(self.kind, function)
+        self.function = function
+        self.name = name if name is not None else function.__name__
+        self.is_async = inspect.iscoroutinefunction(function)
+        _check_name(self.kind, self.name)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise self._error("is a generator; return a list, or publish() what comes")
+        self._signature = inspect.signature(function)
+        self._parameters = list(self._signature.parameters.values())
+        self.types = Signature(function)
+        self._parameters_checked = False
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"
+
+    @cached_property
+    def returns(self) -> Any:
+        """The type that results are decoded to."""
+        self.check_types()
+        return self.types.type_of(RETURN)
+
+    def check_types(self, *, complete: bool = True) -> None:
+        """Raise DefinitionError if a value that is stored could not be read back as annotated."""
+        problem = self.types.problem(self._stored, complete=complete)
+        if problem is not None:
+            raise self._error(problem)
+
+    @property
+    def _stored(self) -> list[str]:
+        """What is always read back from the database: the result, and the parameters of a workflow."""
+        return [RETURN]
+
+    @cached_property
+    def wants_context(self) -> bool:
+        """Whether a first parameter `ctx`, or one annotated `detent.Context`, asks for the context."""
+        if not self._parameters:
+            return False
+        first = self._parameters[0]
+        return first.name == "ctx" or self.types.known_hint(first.name) is Context
+
+    def without_context(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments without a context that was passed on."""
+        if args and isinstance(args[0], Context):
+            args = args[1:]
+        if kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if not isinstance(value, Context)}
+        return args, kwargs
+
+    def accepts(self, name: str) -> bool:
+        """Whether there is a parameter of that name."""
+        return any(parameter.name == name for parameter in self._parameters)
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise TypeError, as the call itself would, before anything is stored."""
+        if not kwargs and len(args) == self._plain_arity:
+            return
+        placeholders = [None] * self.given_by_engine
+        try:
+            self._signature.bind(*placeholders, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
+
+    @cached_property
+    def _plain_arity(self) -> int:
+        """How many arguments fill the signature exactly; -1 where it is not that simple."""
+        simple = all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in self._parameters)
+        return len(self._parameters) - self.given_by_engine if simple else -1
+
+    @cached_property
+    def given_by_engine(self) -> int:
+        """How many leading parameters the caller does not give."""
+        return int(self.wants_context)
+
+    @property
+    def needed(self) -> list[str]:
+        """The parameters that somebody has to give a value for."""
+        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return [p.name for p in self.own_parameters if p.default is p.empty and p.kind not in several]
+
+    def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """The types that stored arguments are decoded to."""
+        return self.types.of_call(self.own_parameters, count, names)
+
+    @cached_property
+    def own_parameters(self) -> list[inspect.Parameter]:
+        """The parameters that the caller gives."""
+        return self._parameters[self.given_by_engine :]
+
+    def check_parameters(self) -> None:
+        """Raise DefinitionError if an argument could not be read back by the worker that makes the call."""
+        if not self._parameters_checked:
+            problem = self.types.problem([p.name for p in self.own_parameters], complete=True)
+            if problem is not None:
+                raise self._error(problem)
+            self._parameters_checked = True
+
+    @cached_property
+    def has_forms(self) -> bool:
+        """Whether an argument is stored in another form than msgspec gives it."""
+        return any(self.types.has_form(p.name) for p in self.own_parameters)
+
+    # A ctx may be passed on, or left to the engine.
+    @overload
+    def __call__(self: Definition[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        frame = current_frame(self.name)
+        if frame is None:
+            return self.function(*args, **kwargs)
+        if self.is_async:
+            refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
+            return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
+        _refuse_on_loop(frame, self.name, "call")
+        return frame.drive(self.routine(frame, args, kwargs))
+
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+        """What calling it inside of a run comes to."""
+        raise NotImplementedError
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same from async code: `await charge.aio(42)`, `await charge.aio.map(ids)`."""
+        return AsyncView(self)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
+        return SyncView(self)
+
+    @overload
+    def spawn(
+        self: Definition[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Give a step to any worker, or start a workflow as a child run.
+
+        The handle gives the result: `handle.result()`, `await handle`.
+        """
+        frame = current_frame(self.name)
+        if frame is None:
+            raise NotInRun(f"{self.name}.spawn()")
+        handle: Handle[Any] = frame.spawn(self, [(args, kwargs)])[0]
+        return handle
+
+    @property
+    def place(self) -> str:
+        """What it is, and where it is defined, for messages: `step 'charge' (shop.py:12)`."""
+        code = getattr(self.function, "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+        return f"{self.kind} {self.name!r}{where}"
+
+    def _error(self, what: str) -> DefinitionError:
+        return DefinitionError(f"{self.place} {what}")
+
+
+class Step(Definition[P, R]):
+    """A function whose result is remembered; see `detent.step`."""
+
+    kind = "step"
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        id: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        on_exception: Any = None,
+        transactional: bool = False,
+        isolation: Isolation | None = None,
+        executor: Executor = "thread",
+        strict: bool = False,
+        queue: str | None = None,
+        priority: int | None = None,
+        node: NodeOptions = _PLAIN,
+    ) -> None:
+        super().__init__(function, id)
+        self.is_method = _is_method(function)
+        self.node = node
+        if self.is_method:
+            on_exception = self._check_node(executor, id)
+        else:
+            on_exception = "raise" if on_exception is None else on_exception
+            self._check_plain(on_exception)
+        if retry is not None and not isinstance(retry, Retry):
+            raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
+        self.timeout = self._seconds(timeout)
+        check_queue_and_priority(self.place, queue, priority)
+        for option, value in (("transactional", transactional), ("strict", strict)):
+            check_flag(self.place, option, value, error=InvalidOption)
+        if executor not in ("thread", "process"):
+            raise self._error(f"has executor={executor!r}; it is 'thread' or 'process'")
+        if executor == "process":
+            self._check_process(transactional)
+        problem = problem_of(self, len(self._parameters), transactional, isolation)
+        if problem is not None:
+            raise self._error(problem)
+        self.isolation = isolation
+        self.retry = retry or (REATTEMPT if on_exception == "reattempt" else NO_RETRY)
+        self.on_exception = on_exception
+        self.transactional = transactional
+        self.executor = executor
+        self.strict = strict
+        self.queue = queue
+        self.priority = priority
+        self.compensation: Step[Any, Any] | None = None
+        self.check_types(complete=False)
+
+    @property
+    def _stored(self) -> list[str]:
+        return [] if self.is_method else [RETURN]  # the results of nodes are read as JSON
+
+    def _check_plain(self, on_exception: Any) -> None:
+        if on_exception not in ACTIONS:
+            raise self._error(f"has on_exception={on_exception!r}; it is one of {', '.join(ACTIONS)}")
+        if not self.node.chained or self.node.given:
+            what = ", ".join(f"{name}=" for name in self.node.given) or "@task"
+            raise self._error(f"is no method of a Workflow class: {what} is for nodes of those")
+
+    def _seconds(self, timeout: Any) -> float | None:
+        if timeout is None:
+            return None
+        return check_positive_duration(self.place, "timeout", timeout, error=InvalidOption).total_seconds()
+
+    def _check_node(self, executor: str, id: str | None) -> str:
+        if id is not None:
+            raise self._error(f"is a method, and its node is called like it: rename it rather than id={id!r}")
+        if executor == "process":
+            raise self._error("is a method: another process cannot have its object; use job=a_step instead")
+        return "raise"  # what becomes of it is decided by policies
+
+    # In a Workflow class a step is a method: `self.validate()` just calls it.
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Self: ...
+    @overload
+    def __get__(
+        self: Step[Concatenate[Any, Q], T], instance: object, owner: Any = None
+    ) -> Callable[Q, T]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None or not self.is_method:
+            return self
+        return MethodType(self.function, instance)
+
+    def _check_process(self, transactional: bool) -> None:
+        first = self._parameters[0].annotation if self._parameters else None
+        context = self.accepts("ctx") or first in (Context, "Context", "detent.Context")
+        if self.is_async or transactional or context:
+            raise self._error(
+                "runs in another process, so it cannot be async or transactional, or take a ctx"
+            )
+        if "<" in self.__qualname__:  # <locals>, <lambda>
+            raise self._error(
+                "runs in another process, which finds it by its name; define it at the top level of a module"
+            )
+
+    @cached_property
+    def given_by_engine(self) -> int:
+        return int(self.wants_context) + int(self.transactional) + int(self.is_method)
+
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+        return frame.call(self, args, kwargs)
+
+    @overload
+    def map(  # type: ignore[overload-overlap]
+        self: Step[P, Coroutine[Any, Any, T]], items: Iterable[Any]
+    ) -> Awaitable[list[T]]: ...
+    @overload
+    def map(self, items: Iterable[Any]) -> list[R]: ...
+    def map(self, items: Iterable[Any]) -> Any:
+        """Spawn one for each item, and return the results in order (awaitable for an async step)."""
+        return self.aio.map(items) if self.is_async else self.sync.map(items)
+
+    def compensate_with(self, compensation: Step[Any, Any]) -> Step[P, R]:
+        """Undo this step with another one, when the workflow fails or is canceled.
+
+        The compensation is called with the step's arguments; a parameter named
+        `result` receives the step's result.
+        """
+        if self.is_method:
+            raise self._error("is a node of a graph, which has no compensation; add a node that undoes it")
+        if not isinstance(compensation, Step):
+            raise self._error(f"cannot be compensated with {compensation!r}; decorate it with @step")
+        self.compensation = compensation
+        return self
+
+
+class FunctionWorkflow(Definition[P, R]):
+    """A durable function; see `detent.workflow`."""
+
+    kind = "workflow"
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        id: str | None = None,
+        on_exception: Literal["fail", "pause"] = "fail",
+        queue: str | None = None,
+        priority: int | None = None,
+        strict: bool = False,
+    ) -> None:
+        super().__init__(function, id)
+        if on_exception not in ("fail", "pause"):
+            raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
+        check_queue_and_priority(self.place, queue, priority)
+        check_flag(self.place, "strict", strict, error=InvalidOption)
+        self.on_exception = on_exception
+        self.queue = queue
+        self.priority = priority
+        self.strict = strict
+        self.check_types(complete=False)
+
+    @property
+    def _stored(self) -> list[str]:
+        return [*(p.name for p in self.own_parameters), RETURN]
+
+    def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
+        return frame.child(self, args, kwargs)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        deadline: timedelta | datetime | float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        attributes: Mapping[str, str | int | bool] | None = None,
+        **unknown: Any,
+    ) -> Child[P, R]:
+        """The same workflow as a child run with an id, a deadline, a queue, a priority, attributes."""
+        given = {
+            "id": id,
+            "deadline": deadline,
+            "queue": queue,
+            "priority": priority,
+            "attributes": attributes,
+        }
+        return Child(self, checked_child_options(self.name, given, unknown))
+
+
+class Child(Generic[P, R]):
+    """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`."""
+
+    def __init__(self, workflow: FunctionWorkflow[P, R], options: ChildOptions) -> None:
+        self._workflow = workflow
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"{self._workflow!r}.options(...)"
+
+    @overload
+    def __call__(self: Child[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        view: Any = self.aio if self._workflow.is_async else self.sync
+        return view(*args, **kwargs)
+
+    @property
+    def aio(self) -> AsyncView[P, R]:
+        """The same from async code: `await ship.options(id="ship-42").aio(order)`."""
+        return AsyncView(self._workflow, self._options)
+
+    @property
+    def sync(self) -> SyncView[P, R]:
+        """The same from sync code: `ship.options(id="ship-42").sync(order)`."""
+        return SyncView(self._workflow, self._options)
+
+    @overload
+    def spawn(self: Child[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Start the child run; the handle gives its result."""
+        frame = current_frame(self._workflow.name)
+        if frame is None:
+            raise NotInRun(f"{self._workflow.name}.options(...).spawn()")
+        handle: Handle[Any] = frame.spawn(self._workflow, [(args, kwargs)], self._options)[0]
+        return handle
+
+
+class AsyncView(Generic[P, R]):
+    """A definition as async code calls it."""
+
+    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
+        self._definition = definition
+        self._options = options
+
+    @overload
+    def __call__(
+        self: AsyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(self: AsyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        definition = self._definition
+        frame = current_frame(definition.name)
+        if frame is None:
+            return _call_plainly(definition.function, args, kwargs)
+        refuse_without_loop(frame, definition.name, _sync_form(definition, "(...)"))
+        return watched(
+            frame, definition.name, frame.adrive(_routine(frame, definition, args, kwargs, self._options))
+        )
+
+    def map(self, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
+        """Spawn one for each item; the results in order."""
+        definition = self._definition
+        frame = current_frame(definition.name)
+        if frame is None:
+            return self._map_plainly(items)
+        refuse_without_loop(frame, f"{definition.name}.map", _sync_form(definition, ".map(...)"))
+        return watched(frame, f"{definition.name}.map", self._map(frame, items))
+
+    async def _map_plainly(self, items: Iterable[Any]) -> list[Any]:
+        return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
+
+    async def _map(self, frame: Frame, items: Iterable[Any]) -> list[Any]:
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
+        return await frame.adrive(frame.gathered(handles))
+
+
+class SyncView(Generic[P, R]):
+    """A definition as sync code calls it."""
+
+    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
+        self._definition = definition
+        self._options = options
+
+    @overload
+    def __call__(self: SyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self: SyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        definition = self._definition
+        frame = current_frame(definition.name)
+        if frame is None:
+            value = definition.function(*args, **kwargs)
+            return _run_plainly(value) if definition.is_async else value
+        _refuse_on_loop(frame, definition.name, "call")
+        return frame.drive(_routine(frame, definition, args, kwargs, self._options))
+
+    def map(self, items: Iterable[Any]) -> list[Any]:
+        """Spawn one for each item; the results in order."""
+        frame = current_frame(self._definition.name)
+        if frame is None:
+            view: Any = self
+            return [view(item) for item in items]
+        _refuse_on_loop(frame, self._definition.name, "map")
+        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
+        return frame.drive(frame.gathered(handles))
+
+
+class Handle(Generic[T]):
+    """Work that was given away, and its result to come."""
+
+    def __init__(self, frame: Frame, key: str, topic: str, definition: Any, run_id: str | None) -> None:
+        self._frame = frame
+        self.key = key
+        self.topic = topic
+        self.definition = definition
+        self.run_id = run_id  # of the child run; None for a spawned step
+
+    def result(self) -> T:
+        """Wait for the result; the worker is free meanwhile."""
+        _refuse_on_loop(self._frame, self.key, "wait for")
+        return cast(T, self._frame.drive(self._frame.gathered([self]))[0])
+
+    def __await__(self) -> Generator[Any, None, T]:
+        async def wait() -> T:
+            return cast(T, (await self._frame.adrive(self._frame.gathered([self])))[0])
+
+        return wait().__await__()
+
+
+def _routine(
+    frame: Frame,
+    definition: Definition[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: ChildOptions | None,
+) -> Call[Any]:
+    if options is None:
+        return definition.routine(frame, args, kwargs)
+    return frame.child(definition, args, kwargs, options)
+
+
+def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:
+    if frame.loop_thread == threading.get_ident():
+        hint = (
+            f"await {name}.aio(...)" if verb == "call" else f"await {name}.aio.map(...), or await the handle"
+        )
+        raise BlockingCall(name, hint)
+
+
+def _sync_form(definition: Definition[Any, Any], call: str) -> str:
+    """How a `def` workflow calls a definition."""
+    return f"{definition.name}.sync{call}" if definition.is_async else f"{definition.name}{call}"
+
+
+async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value = function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _run_plainly(value: Any) -> Any:
+    import asyncio  # dear to load, and rarely wanted here
+
+    return asyncio.run(value)
+
+
+def _is_method(function: Any) -> bool:
+    """Whether a function stands in the body of a class, and is called with its object."""
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    if not owner or owner.endswith("<locals>"):
+        return False
+    return next(iter(inspect.signature(function).parameters), None) == "self"
+
+
+def _check_function(kind: str, function: Any) -> None:
+    if isinstance(function, str):
+        advice = f"to give the {kind} a name, write @{kind}(id={function!r})"
+        raise DefinitionError(f"@{kind}({function!r}) is not accepted: {advice}")
+    if isinstance(function, Definition):
+        raise DefinitionError(
+            f"{function.place} is decorated with @{kind} as well; a function is a step or a workflow, "
+            f"not both: remove one of the two decorators"
+        )
+    if not callable(function) or isinstance(function, type | staticmethod | classmethod):
+        raise DefinitionError(f"@{kind} decorates a function, not {function!r}")
+    if not hasattr(function, "__name__"):
+        raise DefinitionError(
+            f"@{kind} decorates a function with a name, not {function!r}; "
+            f"call it in a function of its own: def charge(...): ..."
+        )
+
+
+def _check_name(kind: str, name: Any) -> None:
+    if not isinstance(name, str):
+        refuse(f"@{kind}()", "id", name, "give a text, for example id='charge'", InvalidOption)
+    if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
+        raise DefinitionError(
+            f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "
+            f"without '#', '/' and ':'"
+        )

@@ -1,0 +1,237 @@
+"""A run's main function, from delivery to settling.
+
+claimed -> frame -> the function runs -> value, error or signal -> settle, or park
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ..definitions.awaitables import close_unawaited, refuse_unawaited
+from ..definitions.context import (
+    Abandoned,
+    Canceled,
+    CancelRun,
+    Context,
+    PauseRun,
+    Routine,
+    Suspended,
+    frame_var,
+)
+from ..errors import CompensationFailed, StepMismatch, StepsNotAsked
+from ..events import Drifted
+from ..kernel.operations import Park, Settle, Settled, Verdict
+from ..kernel.rows import MAIN, Claimed, ExecutionKey
+from ..kernel.settle import Ending, Outcome, settle
+from . import undo
+from .bodies import exited
+from .calls import decode_call
+from .drivers import adrive_main, drive
+from .failures import encode_error, raisable
+from .requests import Commit, MainBody
+from .workflow_frames import Frame
+
+log = logging.getLogger("detent.worker")
+_REPORTED = ("step", "spawn", "child", "receive", "sleep")
+
+
+def run_main(frame: Frame) -> None:
+    """Run a workflow written as `def`, in this thread."""
+    frame_var.set(frame)
+    drive(frame.services, _main(frame), frame.waits)
+
+
+async def arun_main(frame: Frame) -> None:
+    """Run a workflow written as `async def`, on this loop."""
+    frame_var.set(frame)
+    await adrive_main(frame.services, _main(frame), frame.waits, frame.amain)
+
+
+def _main(frame: Frame) -> Routine[None]:
+    try:
+        try:
+            ending = yield from _workflow(frame)
+        except Suspended:
+            yield from _park(frame)
+        else:
+            yield from _settle(frame, ending)
+            _report(frame, ending)
+    except (Abandoned, asyncio.CancelledError):
+        log.info("run %s was let go of; another worker goes on", frame.run_id)
+    finally:
+        frame.close()
+
+
+def _workflow(frame: Frame) -> Routine[Ending]:
+    """Run the function, or go on undoing it; return how it ended."""
+    if frame.interrupt == "canceled":
+        return (yield from _canceled(frame))
+    mark = undo.begun(frame)
+    if mark is not None and mark.name == undo.CANCEL:
+        return (yield from _canceled_by_step(frame, mark.error))
+    if mark is not None:
+        return (yield from _failed(frame, mark.error))
+    try:
+        value = yield from _body(frame)
+        if frame.signal is not None:
+            raise frame.signal
+        what = f"the result of {frame.definition.name!r}"
+        result = frame.encode(value, what, frame.definition.returns)
+        frame.services.codec.decode(result, frame.definition.returns, what)  # whoever asks must get it back
+        if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
+            yield from frame.checkpoint()
+    except Canceled:
+        return (yield from _canceled(frame))
+    except PauseRun as signal:
+        frame.raised = signal.error
+        if isinstance(signal.error, StepMismatch | StepsNotAsked):
+            frame.services.drifted(_drift(frame, signal.error))  # committed with the pause, or before it
+        return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(signal.error))
+    except CancelRun as signal:
+        frame.raised = signal.error
+        return (yield from _canceled_by_step(frame, encode_error(signal.error)))
+    except Exception as error:
+        frame.raised = error
+        stored = encode_error(error)
+        if frame.definition.on_exception == "pause":
+            return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=stored)
+        return (yield from _failed(frame, stored))
+    _report_unasked(frame)
+    return Ending(outcome=Outcome.SUCCESS, now=frame.now(), result=result)
+
+
+def _body(frame: Frame) -> Routine[Any]:
+    definition = frame.definition
+    frame.check_deadline()
+    args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
+    if definition.wants_context:
+        args = (context_of(frame), *args)
+    try:
+        value = yield MainBody(definition, args, kwargs)
+    except BaseException as error:
+        close_unawaited(frame)
+        if isinstance(error, SystemExit):
+            raise exited(definition.name, error) from error
+        raise
+    if frame.suspending or (frame.waits and not definition.is_async):
+        # The code swallowed the signal with a bare `except:`; it leaves anyway.
+        raise Suspended
+    refuse_unawaited(frame)
+    frame.check_deadline()  # a function without steps has not looked at it before
+    return value
+
+
+def _failed(frame: Frame, error: str | None) -> Routine[Ending]:
+    try:
+        yield from undo.undo_all(frame, error)
+    except CompensationFailed as failure:
+        frame.raised = failure
+        return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=encode_error(failure))
+    return Ending(outcome=Outcome.FAILED, now=frame.now(), error=error)
+
+
+def _canceled(frame: Frame) -> Routine[Ending]:
+    yield from undo.undo_all(frame, None)
+    return Ending(outcome=Outcome.CANCELED_BY_OPERATOR, now=frame.now())
+
+
+def _canceled_by_step(frame: Frame, error: str | None) -> Routine[Ending]:
+    """A step's policy cancels the run with its error."""
+    frame.interrupt = "canceled"
+    yield from undo.undo_all(frame, error, undo.CANCEL)
+    return Ending(outcome=Outcome.CANCELED_BY_EXCEPTION, now=frame.now(), error=error)
+
+
+def _report_unasked(frame: Frame) -> None:
+    """Report what is recorded, and the code of today did not ask for: the record is kept."""
+    if frame.claimed.deliveries > 1:
+        accepted = frame.journal.accepted
+        unasked = [
+            step
+            for step in frame.journal.unasked()
+            if step.kind in _REPORTED and (not step.seq or step.seq > accepted)
+        ]
+        if unasked:
+            keys = [step.key for step in unasked]
+            frame.services.drifted(frame.drift("unasked", *keys), ("unasked", {"steps": keys}))
+
+
+def _drift(frame: Frame, error: StepMismatch | StepsNotAsked) -> Drifted:
+    if isinstance(error, StepsNotAsked):
+        return frame.drift("unasked", *error.recorded, asked=error.step, paused=True)
+    return frame.drift("mismatch", error.step, recorded=error.recorded, asked=error.asked, paused=True)
+
+
+def _settle(frame: Frame, ending: Ending) -> Routine[None]:
+    answer: Settled = yield Commit(_settling(frame, ending))
+    if answer.verdict is Verdict.CANCELED:
+        # It was canceled before it could end, and has something to undo.
+        ending = yield from _canceled(frame)
+        answer = yield Commit(_settling(frame, ending))
+    if answer.verdict is Verdict.STALE:
+        raise Abandoned
+
+
+def context_of(frame: Frame) -> Context:
+    """The context of the workflow's own function."""
+    return Context(frame.info, frame.definition.name, MAIN, frame.claimed.attempt, frame)
+
+
+_CONSEQUENCES = {
+    Outcome.FAILED: "it has failed",
+    Outcome.PAUSED_BY_EXCEPTION: "it is paused by an error",
+    Outcome.CANCELED_BY_EXCEPTION: "it is canceled by an error",
+}
+
+
+def _report(frame: Frame, ending: Ending) -> None:
+    """The end is durable: now the exception goes to the log, and to the app's error hook."""
+    what = _CONSEQUENCES.get(ending.outcome)
+    if what is not None:
+        # Undoing may have taken several deliveries: then only the stored error is left.
+        error = frame.raised or raisable(frame.definition.name, ending.error)
+        frame.raised = None
+        frame.services.failed(error, context_of(frame), what, level=logging.ERROR)
+
+
+def _settling(frame: Frame, ending: Ending) -> Settle:
+    claimed = frame.claimed
+    return Settle(
+        worker=claimed.worker,
+        key=key_of(claimed),
+        token=claimed.token,
+        now=frame.now(),
+        plan=settle(claimed, ending),
+        parent=claimed.parent,
+        waited=claimed.deliveries > 1,
+        about=claimed,
+        unless_canceled=not frame.undoing and undo.needed(frame),
+    )
+
+
+def _park(frame: Frame) -> Routine[None]:
+    """Put the run down until what it waits for; with nothing to wait for, it is due at once."""
+    if not frame.live:
+        raise Abandoned
+    times = [wait.wake_at for wait in frame.waits if wait.wake_at is not None]
+    awaits = {(item.kind, item.name): item for wait in frame.waits for item in wait.awaits}
+    steps, frame.unwritten = frame.unwritten, []
+    yield Commit(
+        Park(
+            worker=frame.claimed.worker,
+            key=key_of(frame.claimed),
+            token=frame.claimed.token,
+            now=frame.now(),
+            wake_at=min(times) if times else None if awaits else frame.now(),
+            awaits=list(awaits.values()),
+            steps=steps,
+            undoing=frame.undoing,
+            about=frame.claimed,
+        )
+    )
+
+
+def key_of(claimed: Claimed) -> ExecutionKey:
+    return ExecutionKey(run_id=claimed.run_id, node=claimed.node, attempt=claimed.attempt)

@@ -1,0 +1,129 @@
+"""The transaction that a transactional step writes in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import TransactionEnded, TransactionMisused
+from ..stores.driver import UserTx
+from .services import Threads
+
+
+class Transaction:
+    """A connection to Detent's database, inside the step's transaction.
+
+    `execute` and `cursor` are those of the driver; `connection` is the driver's
+    own connection.  Commit and rollback belong to the step: it commits by
+    returning, and rolls back by raising.
+    """
+
+    def __init__(self, tx: UserTx) -> None:
+        self._tx = tx
+        self._over = False
+
+    @property
+    def connection(self) -> Any:
+        self._refuse_if_over()
+        return self._tx.connection
+
+    def cursor(self) -> Any:
+        return self.connection.cursor()
+
+    def execute(self, statement: str, parameters: Any = None) -> Any:
+        """Execute a statement, and return its cursor."""
+        try:
+            cursor = self.cursor()
+            was_open = self._is_open()
+            if parameters is None:  # not an empty tuple: with it, some drivers look for % in the statement
+                cursor.execute(statement)
+            else:
+                cursor.execute(statement, parameters)
+        except Exception as error:
+            self._tx.refusal = error
+            raise
+        if was_open and not self._tx.may_end and not self._is_open():
+            self._tx.ended = True
+            raise TransactionEnded(self._tx.owner)
+        return cursor
+
+    def executemany(self, statement: str, parameters: Any) -> Any:
+        try:
+            cursor = self.cursor()
+            cursor.executemany(statement, parameters)
+        except Exception as error:
+            self._tx.refusal = error
+            raise
+        return cursor
+
+    def leave(self) -> None:
+        """The step has ended: the connection belongs to others."""
+        self._over = True
+
+    def _is_open(self) -> bool:
+        """Whether a transaction is open, as the driver knows without asking."""
+        return self._tx.driver.in_transaction(self._tx.connection)
+
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise TransactionMisused("tx")
+
+    def commit(self) -> None:
+        raise TransactionMisused("commit")
+
+    def rollback(self) -> None:
+        raise TransactionMisused("rollback")
+
+    def close(self) -> None:
+        raise TransactionMisused("close")
+
+
+class AsyncTransaction:
+    """The same for `async def` steps: statements run in a thread, one at a time, and are awaited."""
+
+    def __init__(self, tx: UserTx, threads: Threads) -> None:
+        self._tx = tx
+        self._sync = Transaction(tx)
+        self._threads = threads
+        self._turn = threading.Lock()
+
+    @property
+    def connection(self) -> Any:
+        return self._sync.connection
+
+    async def execute(self, statement: str, parameters: Any = None) -> Any:
+        return await self.in_turn(lambda: self._sync.execute(statement, parameters))
+
+    async def executemany(self, statement: str, parameters: Any) -> Any:
+        return await self.in_turn(lambda: self._sync.executemany(statement, parameters))
+
+    async def fetchall(self, statement: str, parameters: Any = None) -> list[Any]:
+        rows: list[Any] = await self.in_turn(
+            lambda: list(self._sync.execute(statement, parameters).fetchall())
+        )
+        return rows
+
+    def commit(self) -> None:
+        raise TransactionMisused("commit")
+
+    def rollback(self) -> None:
+        raise TransactionMisused("rollback")
+
+    def close(self) -> None:
+        raise TransactionMisused("close")
+
+    def leave(self) -> None:
+        """The step has ended: wait for the statement under way, and refuse later ones."""
+        with self._turn:
+            self._sync.leave()
+
+    async def in_turn(self, job: Callable[[], Any]) -> Any:
+        """Do it in a thread, when no statement is under way."""
+
+        def alone() -> Any:
+            with self._turn:
+                self._sync._refuse_if_over()
+                return job()
+
+        return await self._threads.run(alone)

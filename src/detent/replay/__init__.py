@@ -1,0 +1,1 @@
+"""Running recorded journals against today's code, without executing any step."""

@@ -1,0 +1,1 @@
+"""A batch of operations in one transaction."""

@@ -1,0 +1,170 @@
+"""Runs that go on by a graph: what a batch reads for them, and plans with the kernel.
+
+All of it happens under the run's lock, so counts are read, changed in memory and
+written back.  One query each, for all runs of a batch: counts of the nodes that may
+become ready, hashes of the parents of those that settle; the values of ready nodes
+when they want some.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...kernel.advance import Advance, Count, End
+from ...kernel.graph import END, Graph
+from ...kernel.heal import Past
+from ...kernel.operations import Operation, Park, Record, Send, Settle, SettlePlan
+from ...kernel.rows import RunEnd
+from ...kernel.settle import Outcome
+from ..driver import Tx, batch
+from ..verbs.heal import Recorded, heal_run, past
+from .changes import Changes
+
+
+class MustGoAlone(Exception):
+    """A run that is recounted takes one settle in a transaction; these runs have more in the batch."""
+
+    def __init__(self, runs: Collection[str]) -> None:
+        super().__init__(f"several settles of {len(runs)} runs that are to be recounted")
+        self.runs = frozenset(runs)
+
+
+def without_repeats(operations: Sequence[Operation], runs: Collection[str]) -> list[int]:
+    """The places of the operations that can go together: one settle of each of these runs at most.
+
+    What follows in a run behind its second settle has to wait too.
+    """
+    places: list[int] = []
+    settled: set[str] = set()
+    behind: set[str] = set()
+    for place, op in enumerate(operations):
+        run = _run_of(op)
+        if run in runs and isinstance(op, Settle):
+            (behind if run in settled else settled).add(run)
+        if run not in behind:
+            places.append(place)
+    return places
+
+
+def _run_of(op: Operation) -> str:
+    if isinstance(op, Settle | Park):
+        return op.key.run_id
+    return op.run_id if isinstance(op, Record | Send) else ""
+
+
+class Going:
+    """The plans of one batch, a run each."""
+
+    def __init__(
+        self, tx: Tx, settles: Sequence[Settle], outdated: Mapping[str, str | None], changes: Changes
+    ) -> None:
+        self._tx = tx
+        self._changes = changes
+        self._outdated = outdated  # runs to be recounted, and the graph that they were settled under
+        self._advances: dict[str, Advance] = {}
+        self._counts: dict[str, dict[str, Count]] = {}
+        self._hashes: dict[str, dict[str, str]] = {}
+        if outdated:
+            settling = Counter(op.key.run_id for op in settles)
+            if repeated := [run for run in outdated if settling[run] > 1]:
+                raise MustGoAlone(repeated)
+        self._read(settles)
+
+    def _read(self, settles: Sequence[Settle]) -> None:
+        wanted: set[tuple[str, str]] = set()
+        parents: set[tuple[str, str]] = set()
+        for op in settles:
+            graph: Graph = op.course.graph
+            run, node = op.key.run_id, op.key.node
+            self._counts.setdefault(run, {})
+            self._hashes.setdefault(run, {})
+            parents.update((run, parent) for parent in graph.parents(node))
+            if run not in self._outdated and op.plan.goes_on:
+                wanted.update((run, id) for id in _counted(graph, node))
+        for run, node, settled, required in self._look(self._tx.sql.graphs.counts, wanted):
+            self._counts[run][node] = Count(settled, required)
+        found = self._look(self._tx.sql.graphs.hashes, parents)
+        for run, node, _, digest in sorted(found, key=lambda row: row[2]):  # the latest attempt comes last
+            self._hashes[run][node] = digest
+
+    def _look(self, statement: str, keys: set[tuple[str, str]]) -> list[tuple[Any, ...]]:
+        rows = [{"run_id": run, "node": node} for run, node in sorted(keys)]
+        return self._tx.query(statement, rows=batch(rows)) if rows else []
+
+    def settled(self, op: Settle, plan: SettlePlan, *, held: bool) -> tuple[str, RunEnd | None]:
+        """A node has settled: plan what follows; return its hash, and the run's end if this is it."""
+        if op.key.run_id in self._outdated:
+            return self._recounted(op, plan, held=held)
+        advance = self._advance(op, held=held)
+        before = advance.end
+        digest = advance.settle(op.key.node, op.key.attempt, _ended(op, plan))
+        return digest, advance.end if advance.end is not before else None
+
+    def hash(self, op: Settle, plan: SettlePlan) -> str:
+        """The hash of a node after which nothing follows."""
+        return self._advance(op, held=False).hash(op.key.node, op.key.attempt, _ended(op, plan))
+
+    def take_over(self) -> None:
+        """All is planned: into the changes."""
+        for advance in self._advances.values():
+            self._changes.advanced(advance)
+
+    def _advance(self, op: Settle, *, held: bool) -> Advance:
+        run = op.key.run_id
+        advance = self._advances.get(run)
+        if advance is None:
+            advance = self._advances[run] = Advance(
+                op.course.graph,
+                op.course.facts(op.now, held=held),
+                op.course.values,
+                Recorded(self._tx, run),
+                counts=self._counts[run],
+                hashes=self._hashes[run],
+            )
+        elif op.now > advance.facts.now:
+            # What this settle makes ready cannot begin before it, whoever came first in the batch.
+            advance.facts = msgspec.structs.replace(advance.facts, now=op.now)
+        return advance
+
+    def _recounted(self, op: Settle, plan: SettlePlan, *, held: bool) -> tuple[str, RunEnd | None]:
+        """The long way: under another graph than before, or after a heal that left traces."""
+        run = op.key.run_id
+        digest = self.hash(op, plan)
+        del self._advances[run]
+        seen = past(self._tx, run)
+        seen[op.key.node] = Past(op.key.node, op.key.attempt, op.plan.state, op.plan.outcome)
+        advance = heal_run(
+            self._tx,
+            op.course,
+            seen,
+            self._changes,
+            now=op.now,
+            held=held,
+            before=self._outdated[run],
+            hashes=self._hashes[run],
+            results={op.key.node: op.plan.result},
+            errors={op.key.node: plan.error}
+            if plan.outcome == Outcome.BRANCHED_BY_EXCEPTION and plan.error is not None
+            else {},
+        )
+        return digest, advance.end
+
+
+def _ended(op: Settle, plan: SettlePlan) -> End:
+    return End(op.course.claimed.job, plan.outcome, plan.result, plan.error)
+
+
+def _counted(graph: Graph, node: str) -> Iterable[str]:
+    """The nodes that settling this one may count for, where more than one counts."""
+    spread = graph.spread_of(node)
+    if spread is not None:
+        yield f"{spread}[]"
+    for id in graph.reach(node):
+        if id != spread and len(graph.needs[id]) > 1:
+            yield id
+    if len(graph.sinks) > 1:
+        yield END

@@ -1,0 +1,80 @@
+"""Readiness: what a parked run awaits, how much of it has happened, and waking it.
+
+A row of `detent_readiness` is one thing awaited: `required` events, `settled` of
+them so far.  Whoever counts an event or puts a run down holds that run's lock, so
+an event is either counted here or seen by the look that precedes the parking.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...kernel.rows import Await, ExecutionState, topic_of
+from ..driver import Tx, batch, send, write
+
+
+def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
+    """Count what has happened; make due the runs whose wait is over by it, and say whether there were any."""
+    if not settled:
+        return False
+    rows = [
+        {"run_id": run, "node": node, "increment": number} for (run, node), number in sorted(settled.items())
+    ]
+    if not write(tx, tx.sql.add_readiness, rows):
+        return False  # nobody waits for any of it
+    full = sorted({row[0] for row in tx.query(tx.sql.full_readiness, rows=batch(rows))})
+    if not full:
+        return False
+    wake(tx, full, now)
+    return True
+
+
+def wake(tx: Tx, runs: Sequence[str], now: int) -> None:
+    """Make the parked executions of these runs due."""
+    rows = batch([{"run_id": run} for run in runs])
+    tx.send(tx.sql.clear_readiness, rows=rows)
+    tx.send(tx.sql.wake, rows=rows, now=now)
+
+
+def forget(tx: Tx, runs: Sequence[str]) -> None:
+    """These runs await nothing any more."""
+    if runs:
+        tx.send(tx.sql.clear_readiness, rows=batch([{"run_id": run} for run in runs]))
+
+
+def park(tx: Tx, parked: Sequence[dict[str, Any]]) -> None:
+    """Put executions down, unless what they await has happened meanwhile."""
+    awaits = [item for row in parked for item in row["awaits"]]
+    pending = _pending(tx, awaits) if awaits else {}
+    required: list[dict[str, Any]] = []
+    for row in parked:
+        if all((item.run_id, item.topic) in pending for item in row["awaits"]):
+            required += [
+                {"run_id": item.run_id, "node": item.topic, "required": pending[item.run_id, item.topic]}
+                for item in row["awaits"]
+            ]
+        else:
+            row["scheduled_for"] = row["now"]
+            if row["state"] != ExecutionState.HELD:
+                row["state"] = ExecutionState.READY
+        del row["awaits"], row["now"]
+    send(tx, tx.sql.park_executions, parked)
+    forget(tx, sorted({item.run_id for item in awaits}))
+    send(tx, tx.sql.put_readiness, required)
+
+
+def _pending(tx: Tx, awaits: list[Await]) -> dict[tuple[str, str], int]:
+    """What has not happened yet, and how many events of it are missing."""
+    pending: dict[tuple[str, str], int] = {}
+    for kind, statement in (
+        ("steps", tx.sql.pending_steps),
+        ("child", tx.sql.pending_children),
+        ("message", tx.sql.pending_messages),
+    ):
+        asked = [item for item in awaits if item.kind == kind]
+        if asked:
+            for run, name, *number in tx.query(statement, rows=batch(asked)):
+                pending[run, topic_of(kind, name)] = int(number[0]) if number else 1
+    return pending

@@ -1,0 +1,94 @@
+"""How PostgreSQL unfolds a batch, joins it, and writes from it; and its statements for quick batches."""
+
+from __future__ import annotations
+
+from ...kernel.rows import Step
+from ..batch.fast_paths import End
+from ..driver import STOPPED_AFTER, named_to_pyformat
+from ..sql.dialect import OnConflict, columns_of, kind_of
+from ..sql.statements import ACTIVE_HERO, FINAL_STEP
+
+_TYPES = {"int": "bigint", "long": "text", "text": "text"}
+HELD_LOCKS = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks"
+    " WHERE locktype = 'advisory' AND granted"
+    "   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class PostgresDialect(OnConflict):
+    server_now = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)"
+    skip_locked = "SKIP LOCKED"
+    bytewise = 'COLLATE "C"'
+    # Conflicts with deleting the row, not with the heartbeat's update of it.
+    fence = "FOR KEY SHARE"
+    hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
+    dead = ""
+    died = "e.finished_at"
+    hero = ACTIVE_HERO
+
+    def held(self, lock_no: str) -> str:
+        return f"CASE WHEN {lock_no} IN ({HELD_LOCKS}) THEN 1 ELSE 0 END"
+
+    def lock(self, alias: str) -> str:
+        return f"FOR UPDATE OF {alias}"
+
+    def rows(self, *columns: str) -> str:
+        types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
+        return f"json_to_recordset(CAST(:rows AS json)) AS x({types})"
+
+    def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
+        return f"JOIN {table} AS {alias}"
+
+    def one_of(self, column: str, field: str) -> str:
+        return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field)}))"
+
+    def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
+        same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
+        return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"
+
+    def gathered(self, name: str, *values: str) -> str:
+        return f"CAST(json_object_agg({name}, json_build_array({', '.join(values)})) AS text)"
+
+
+def record(dialect: PostgresDialect) -> str:
+    """Journal entries of one worker, fenced, in one statement and so in one round trip."""
+    columns = columns_of(Step)
+    names = ", ".join(columns)
+    changes = ", ".join(f"{c} = excluded.{c}" for c in columns[2:])
+    return named_to_pyformat(f"""
+WITH office AS (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE)
+INSERT INTO detent_steps ({names})
+SELECT {names} FROM {dialect.rows(*columns)}
+ WHERE EXISTS (SELECT 1 FROM office)
+    ON CONFLICT (run_id, step_key) DO UPDATE SET {changes}
+ WHERE detent_steps.state NOT IN {FINAL_STEP}""")
+
+
+def end(dialect: PostgresDialect) -> str:
+    """Ends of functions and of their runs, fenced, in one statement; answers which runs have ended.
+
+    Only runs that are ready, and that no other process watches: the others go the long way.  Runs are
+    locked first, in the order of their ids, as everywhere.
+    """
+    return named_to_pyformat(f"""
+WITH office AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+     run AS MATERIALIZED (
+SELECT x.*, r.state AS was, r.watched AS watched
+  FROM {dialect.rows(*columns_of(End))}
+  JOIN detent_runs AS r ON r.id = x.run_id
+ WHERE EXISTS (SELECT 1 FROM office)
+ ORDER BY r.id COLLATE "C"
+   FOR UPDATE OF r),
+     ended AS (
+UPDATE detent_executions AS t
+   SET state = run.state, outcome = run.outcome, result = run.result, error = run.error,
+       finished_at = run.finished_at, ancestry_hash = NULL
+  FROM run
+ WHERE t.run_id = run.run_id AND t.node = run.node AND t.attempt = run.attempt
+   AND t.state = 'executing' AND t.token = run.token AND run.was = 'ready' AND run.watched = 0
+RETURNING t.run_id, run.run_state, run.result, run.error, run.finished_at)
+UPDATE detent_runs AS r
+   SET state = ended.run_state, result = ended.result, error = ended.error, finished_at = ended.finished_at
+  FROM ended WHERE r.id = ended.run_id
+RETURNING r.id""")

@@ -1,0 +1,1 @@
+"""SQL statements, built for each dialect."""

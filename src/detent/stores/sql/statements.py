@@ -1,0 +1,467 @@
+"""Every SQL statement, once.
+
+A batch of rows is one parameter: a JSON array that the database unfolds to a
+table named `x`.  The three dialects differ in how they unfold it, how they
+upsert and update from it, and how they lock; those few differences are methods
+of `Dialect`, and everything else is the same text on all three, so the dialects
+cannot drift apart.
+
+Parameters are written `:name`.  SQL is kept to what PostgreSQL, SQLite 3.35+,
+MySQL 8.0 and MariaDB 10.6+ all understand; none of it needs session state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...kernel.rows import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from .deadlines import DeadlineStatements, build_deadlines
+from .deciders import DeciderStatements, build_deciders
+from .dialect import Dialect, columns_of, insert
+from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
+from .projections import ProjectionStatements, build_projections
+
+ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
+ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
+   AND exclusive = 1 AND state IN ('ready', 'paused')"""
+FINAL_STEP = "('completed', 'failed')"
+
+
+class Statements(msgspec.Struct, frozen=True):
+    """All of them; a dialect that lacks one does not type-check."""
+
+    # Batches
+    fence: str
+    known_runs: str
+    created_runs: str
+    lock_runs: str
+    lock_executions: str
+    delivered: str
+    insert_runs: str
+    insert_executions: str
+    upsert_steps: str
+    reopen_steps: str
+    end_executions: str
+    end_runs: str
+    park_executions: str
+    insert_history: str
+    # Readiness
+    pending_steps: str
+    pending_children: str
+    pending_messages: str
+    put_readiness: str
+    add_readiness: str
+    full_readiness: str
+    clear_readiness: str
+    wake: str
+    graphs: GraphStatements
+    deadlines: DeadlineStatements
+    deciders: DeciderStatements
+    projections: ProjectionStatements
+    # Messages
+    insert_messages: str
+    consume_messages: str
+    sent_message: str
+    unread_messages: str
+    # Claims and leases
+    claim: str
+    claim_on: str
+    claimed: str
+    claimed_runs: str
+    due_timers: str
+    promote: str
+    next_due: str
+    insert_worker: str
+    renew_worker: str
+    pulse: str
+    workers: str
+    lock_worker: str
+    delete_worker: str
+    held_by: str
+    held_tokens: str
+    progressed: str
+    release: str
+    # Control
+    lock_run: str
+    watch_runs: str
+    ends: str
+    existing: str
+    hold: str
+    unhold: str
+    set_run_state: str
+    cancel_run: str
+    cancel_executions: str
+    undoable: str
+    children: str
+    failed_attempts: str
+    delete_steps: str
+    latest: str
+    hero_run: str
+    # Reads
+    run: str
+    executions: str
+    journal: str
+    history: str
+    published: str
+
+
+def build(d: Dialect) -> Statements:
+    """Return the statements in the dialect `d`."""
+    run_columns = tuple(c for c in columns_of(NewRun) if c not in _NO_COLUMNS)
+    execution_columns = columns_of(NewExecution)
+    step_columns = columns_of(Step)
+    run_row = _run_row()
+    execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
+
+    return Statements(
+        # Whether these workers are still in office.  Held until commit: who buries
+        # a worker takes the row exclusively, so no write of it slips past its end.
+        fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
+        known_runs=f"""
+SELECT r.id, r.type, r.input, r.parent, r.parent_key
+  FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+        created_runs=f"""
+SELECT r.id, r.type, r.input, r.created_at
+  FROM {d.rows("id")} {d.join("detent_runs", "r")} ON r.id = x.id""",
+        # In the order of ids, so that two batches cannot wait for each other.  PostgreSQL locks
+        # behind the sort; MySQL locks as it reads, and so the batch itself comes in that order,
+        # which is that of Python: by code point, whatever the database's own collation.
+        lock_runs=f"""
+SELECT r.id, r.state, r.watched, r.signature, r.irregular, r.frozen_at, r.type, r.kind
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id
+ ORDER BY r.id {d.bytewise}
+ {d.lock("r")}""",
+        # State and token are for the caller to compare: as conditions here they lead a planner
+        # to begin with all that executes anywhere, and to wait for strangers' locks.
+        lock_executions=f"""
+SELECT t.run_id, t.node, t.attempt, t.token, t.state
+  FROM {d.rows(*KEYS)}
+  {d.join("detent_executions", "t")} ON {ON_KEY}
+ ORDER BY t.run_id {d.bytewise}, t.node {d.bytewise}, t.attempt
+ {d.lock("t")}""",
+        delivered="""
+SELECT state, outcome FROM detent_executions
+ WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
+        insert_runs=insert(d, "detent_runs", run_columns),
+        insert_executions=insert(d, "detent_executions", execution_columns),
+        # A record is written once; what was only seen executing, or waits for its retry, gives way.
+        upsert_steps=d.upsert_unless(
+            "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
+        ),
+        # What was final gives way once more: before it is written again, in the same transaction.
+        reopen_steps=d.update(
+            "detent_steps",
+            ("run_id", "step_key"),
+            "state = 'retrying'",
+            "t.run_id = x.run_id AND t.step_key = x.step_key",
+        ),
+        end_executions=d.update(
+            "detent_executions",
+            (*KEYS, "state", "outcome", "result", "error", "finished_at", "ancestry_hash"),
+            "state = x.state, outcome = x.outcome, result = x.result, error = x.error,"
+            " finished_at = x.finished_at, ancestry_hash = x.ancestry_hash",
+            ON_KEY,
+        ),
+        end_runs=d.update(
+            "detent_runs",
+            ("id", "state", "result", "error", "finished_at"),
+            "state = x.state, result = x.result, error = x.error, finished_at = x.finished_at",
+            "t.id = x.id",
+        ),
+        park_executions=d.update(
+            "detent_executions",
+            (*KEYS, "state", "scheduled_for"),
+            "state = x.state, scheduled_for = x.scheduled_for",
+            ON_KEY,
+        ),
+        insert_history=insert(d, "detent_history", ("run_id", "happened_at", "event", "detail")),
+        # What of the things awaited has not happened yet.
+        pending_steps=f"""
+SELECT x.run_id, x.name, COUNT(*)
+  FROM {d.rows("run_id", "name")}
+  {d.join("detent_executions", "e", "detent_executions_topic")}
+    ON e.run_id = x.run_id AND e.topic = x.name AND e.state IN {ACTIVE}
+ GROUP BY x.run_id, x.name""",
+        pending_children=f"""
+SELECT x.run_id, x.name
+  FROM {d.rows("run_id", "name")}
+  {d.join("detent_runs", "r")} ON r.id = x.name AND r.parent = x.run_id AND r.state IN ('ready', 'paused')""",
+        pending_messages=f"""
+SELECT x.run_id, x.name
+  FROM {d.rows("run_id", "name")}
+  LEFT JOIN detent_messages m {d.by("detent_messages_unread")}
+    ON m.run_id = x.run_id AND m.name = x.name AND m.consumed = 0
+ WHERE m.seq IS NULL""",
+        put_readiness=insert(d, "detent_readiness", ("run_id", "node", "required")),
+        add_readiness=d.update(
+            "detent_readiness",
+            ("run_id", "node", "increment"),
+            "settled = t.settled + x.increment",
+            "t.run_id = x.run_id AND t.node = x.node",
+        ),
+        full_readiness=f"""
+SELECT t.run_id, t.node, t.required, t.settled
+  FROM {d.rows("run_id", "node")}
+  {d.join("detent_readiness", "t")} ON t.run_id = x.run_id AND t.node = x.node
+ WHERE t.settled >= t.required""",
+        clear_readiness=d.delete("detent_readiness", ("run_id",)),
+        wake=d.update(
+            "detent_executions",
+            ("run_id",),
+            "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
+            "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
+        ),
+        graphs=build_graphs(d),
+        deadlines=build_deadlines(d),
+        deciders=build_deciders(d, run_columns),
+        projections=build_projections(d),
+        insert_messages=d.insert_new(
+            "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
+        ),
+        consume_messages=d.update("detent_messages", ("seq",), "consumed = 1", "t.seq = x.seq"),
+        sent_message="SELECT 1 FROM detent_messages WHERE run_id = :run_id AND message_id = :message_id",
+        unread_messages=f"""
+SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
+ WHERE run_id = :run_id AND name = :name AND consumed = 0
+ ORDER BY seq LIMIT :limit""",
+        # What is due in one queue, most urgent first, of the kinds that this worker knows.
+        # SKIP LOCKED keeps workers from queueing behind each other.
+        # Served by detent_executions_ready: its rows are only what may be claimed now.
+        claim=_claim(d, ""),
+        # The same for one precedence, from a time on: see trail.py.
+        claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
+        claimed=d.update(
+            "detent_executions",
+            (*KEYS, "token"),
+            # A claim that had to wait for a lock may find what was made after it had looked at the clock.
+            "state = 'executing', worker = :worker, token = x.token,"
+            " deliveries = t.deliveries + 1, started_at ="
+            " COALESCE(t.started_at, CASE WHEN t.created_at > :now THEN t.created_at ELSE :now END)",
+            ON_KEY,
+        ),
+        claimed_runs=_claimed(
+            f"{d.rows(*KEYS)} {d.join('detent_executions', 'e')}"
+            " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
+            d.join("detent_runs", "r"),
+        ),
+        # Timers whose time has come.  What somebody else has in hand (a second promotion, a
+        # cancel) is left to them, so that nobody waits here.  Served by detent_executions_timer.
+        due_timers=f"""
+SELECT e.run_id, e.node, e.attempt, e.scheduled_for
+  FROM detent_executions e {d.by("detent_executions_timer")}
+ WHERE e.state = 'timer'
+   AND e.scheduled_for <= :now
+   AND e.scheduled_for >= :floor
+ ORDER BY e.scheduled_for
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}""",
+        promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
+        next_due="""
+SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
+        insert_worker="""
+INSERT INTO detent_workers
+    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs)
+VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs)""",
+        renew_worker=f"""
+UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
+ WHERE id = :id AND :now > 0""",
+        pulse=f"""
+SELECT 'worker', id, lock_no, lease_until, {d.held("lock_no")} FROM detent_workers
+UNION ALL
+SELECT 'now', '', {d.server_now}, 0, 0
+UNION ALL
+SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0, 0 FROM detent_executions
+ WHERE state = 'timer' AND scheduled_for >= :floor
+UNION ALL
+SELECT 'deadline', '', COALESCE(MIN(deadline), 0), 0, 0 FROM detent_deadlines
+UNION ALL
+SELECT 'head', '', COALESCE(MAX(value), 0), 0, 0 FROM detent_counters WHERE name = 'events'
+UNION ALL
+SELECT 'ready', '', COUNT(*), 0, 0
+  FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' AND :look > 0 LIMIT 1) AS one
+UNION ALL
+SELECT r.state, r.id, 0, 0, 0
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id
+ WHERE r.state IN ('paused', 'canceled') AND :now > 0""",
+        workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
+        lock_worker=f"SELECT id, lease_until FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
+        delete_worker="DELETE FROM detent_workers WHERE id = :id",
+        # Served by detent_executions_worker.
+        held_by=_claimed("detent_executions e")
+        + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
+        held_tokens="SELECT token FROM detent_executions WHERE worker = :worker AND state = 'executing'",
+        # Which attempts got somewhere before their worker died.
+        progressed=f"""
+SELECT DISTINCT x.run_id, x.attempt
+  FROM {d.rows("run_id", "attempt")}
+  {d.join("detent_steps", "s")}
+    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
+   AND s.kind <> 'published'""",
+        # Handed back unexecuted, as if never claimed.
+        release=d.update(
+            "detent_executions",
+            (*KEYS, "token", "state"),
+            "state = x.state, token = NULL, worker = NULL, started_at = NULL",
+            f"{ON_KEY} AND t.token = x.token AND t.state = 'executing'",
+        ),
+        lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
+        watch_runs=d.update(
+            "detent_runs",
+            ("id",),
+            "watched = t.watched + 1",
+            "t.id = x.id AND t.watched IN (0, 2) AND t.state IN ('ready', 'paused')",
+        ),
+        ends=f"""
+SELECT r.id, r.state, r.result, r.error
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id
+ WHERE r.state <> 'ready'""",
+        existing=f"""
+SELECT r.id
+  FROM {d.rows("id")}
+  {d.join("detent_runs", "r")} ON r.id = x.id""",
+        hold=f"""
+UPDATE detent_executions {d.by("PRIMARY")} SET state = 'held'
+ WHERE run_id = :id AND state IN ('ready', 'timer', 'parked')""",
+        unhold=f"""
+UPDATE detent_executions {d.by("PRIMARY")}
+   SET state = CASE WHEN scheduled_for IS NULL THEN 'parked'
+                    WHEN scheduled_for <= :now THEN 'ready' ELSE 'timer' END
+ WHERE run_id = :id AND state = 'held'""",
+        set_run_state="""
+UPDATE detent_runs SET state = :state, error = :error, finished_at = :finished_at WHERE id = :id""",
+        cancel_run="UPDATE detent_runs SET state = 'canceled', finished_at = :now WHERE id = :id",
+        cancel_executions=f"""
+UPDATE detent_executions {d.by("PRIMARY")}
+   SET state = 'canceled', outcome = 'canceled_by_operator', finished_at = :now
+ WHERE run_id = :id AND state IN {WAITING} AND node <> :keep""",
+        undoable="""
+SELECT COUNT(*) FROM detent_steps
+ WHERE run_id = :id AND undo_step IS NOT NULL AND state = 'completed'""",
+        children="SELECT id, state FROM detent_runs WHERE parent = :id ORDER BY id",
+        failed_attempts="""
+SELECT node, attempt, outcome FROM detent_executions WHERE run_id = :id AND state = 'failed'""",
+        delete_steps=d.delete("detent_steps", ("run_id", "step_key")),
+        # The latest attempt of each node of a run.
+        latest=_claimed("detent_executions e")
+        + """
+ WHERE e.run_id = :id
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
+                     WHERE l.run_id = e.run_id AND l.node = e.node)""",
+        hero_run=f"SELECT id FROM detent_runs WHERE {d.hero}",
+        run=f"SELECT {whole_run(d)} FROM detent_runs r WHERE r.id = :id",
+        executions=f"""
+SELECT {execution_row} FROM detent_executions e
+ WHERE e.run_id = :id
+ ORDER BY e.created_at, e.node, e.attempt""",
+        # All that a replay must know: recorded steps, spawned ones, child runs.
+        journal=_journal(d, step_columns),
+        history="SELECT happened_at, event, detail FROM detent_history WHERE run_id = :id ORDER BY seq",
+        published="""
+SELECT result FROM detent_steps
+ WHERE run_id = :id AND kind IN ('publish', 'published') AND name = :name
+ ORDER BY finished_at DESC, seq DESC LIMIT 1""",
+    )
+
+
+_OTHER_TABLES = ("performing", "attributes")  # read from other tables, and written there
+_NO_COLUMNS = (*_OTHER_TABLES, "drifted")  # the last one is an attribute
+RUN_FIELDS = (*(c for c in columns_of(RunRow) if c not in _NO_COLUMNS), *_OTHER_TABLES)
+EXECUTING = "EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')"
+
+
+def _run_row() -> str:
+    return ", ".join(f"r.{c}" for c in columns_of(RunRow) if c not in _NO_COLUMNS)
+
+
+def whole_run(d: Dialect) -> str:
+    """The RUN_FIELDS of a run `r`."""
+    attributes = d.gathered("f.name", "f.kind", "f.value")
+    return f"""{_run_row()},
+       CASE WHEN {EXECUTING} THEN 1 ELSE 0 END AS performing,
+       (SELECT {attributes} FROM detent_attributes f WHERE f.run_id = r.id) AS attributes"""
+
+
+_OF_EXECUTION = frozenset(
+    "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
+    " started_at".split()
+)
+_OF_RUN = {
+    "type": "type",
+    "run_input": "input",
+    "run_state": "state",
+    "run_kind": "kind",
+    "run_queue": "queue",
+    "run_priority": "priority",
+}
+
+
+def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
+    """SELECT executions with their runs, in the order of `Claimed`'s fields."""
+    columns = ", ".join(
+        f"e.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
+        for name in columns_of(Claimed)
+    )
+    return f"SELECT {columns} FROM {executions} {join} ON r.id = e.run_id"
+
+
+def _claim(d: Dialect, place: str) -> str:
+    return f"""
+SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
+  FROM detent_executions e {d.by("detent_executions_ready")}
+ WHERE e.state = 'ready'
+   AND e.queue = :queue
+   {place}
+   AND {d.one_of("e.job", "job")}
+ ORDER BY e.precedence, e.scheduled_for, e.run_id
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}"""
+
+
+def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
+    steps = ", ".join(f"s.{c}" for c in columns)
+    spawned = {
+        "run_id": "e.run_id",
+        "step_key": "e.node",
+        "kind": "'spawn'",
+        "name": "e.job",
+        # What stopped its run is no result: it is taken up again by the resume, and nobody may see it before.
+        "state": "CASE WHEN e.state IN ('completed', 'skipped') THEN 'completed'"
+        " WHEN e.outcome IN ('paused_by_exception', 'recovered') THEN 'waiting'"
+        " WHEN e.state IN ('failed', 'canceled') THEN 'failed' ELSE 'waiting' END",
+        "attempt": "e.attempt",
+        "written_by": "0",
+        # Later attempts have the place of the first.
+        "seq": "CASE e.attempt WHEN 1 THEN e.seq ELSE COALESCE((SELECT f.seq FROM detent_executions f"
+        " WHERE f.run_id = e.run_id AND f.node = e.node AND f.attempt = 1), 0) END",
+        **{c: f"e.{c}" for c in ("input", "result", "error", "started_at", "finished_at")},
+    }
+    child = {
+        "run_id": "r.parent",
+        "step_key": "r.parent_key",
+        "kind": "'child'",
+        "name": "r.id",
+        "state": "CASE r.state WHEN 'finished' THEN 'completed' WHEN 'failed' THEN 'failed'"
+        " WHEN 'canceled' THEN 'failed' ELSE 'waiting' END",
+        "attempt": "1",
+        "written_by": "0",
+        "seq": "r.parent_seq",
+        "started_at": "r.created_at",
+        **{c: f"r.{c}" for c in ("input", "result", "error", "finished_at")},
+    }
+
+    def select(source: dict[str, str]) -> str:
+        return ", ".join(source.get(c, "NULL") for c in columns)
+
+    return f"""
+SELECT {steps} FROM {d.rows("id")} {d.join("detent_steps", "s")} ON s.run_id = x.id
+UNION ALL
+SELECT {select(spawned)}
+  FROM {d.rows("id")} {d.join("detent_executions", "e")} ON e.run_id = x.id AND e.kind = 'step'
+   AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
+                     WHERE l.run_id = e.run_id AND l.node = e.node)
+UNION ALL
+SELECT {select(child)}
+  FROM {d.rows("id")} {d.join("detent_runs", "r", "detent_runs_parent")} ON r.parent = x.id"""

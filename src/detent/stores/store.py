@@ -1,0 +1,503 @@
+"""SqlStore: every verb once, over a driver.
+
+Each verb is one transaction.  Its docstring says what calling it twice does;
+`now` is an argument, in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
+from ..kernel.advance import Course
+from ..kernel.decide import Decide
+from ..kernel.operations import Operation, Settle
+from ..kernel.rows import (
+    Attribute,
+    Claimed,
+    ExecutionRow,
+    ExecutionState,
+    Message,
+    NewExecution,
+    Pulse,
+    RunEnd,
+    RunRow,
+    Step,
+    WorkerRow,
+)
+from . import migrate as migrations
+from .batch import apply as batches
+from .claim_cursor import Trail
+from .driver import Lessor, Line, Offer, Trouble, Tx, batch, rows_to
+from .verbs import cancel as canceling
+from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
+from .verbs.deciders import DeciderVerbs
+from .verbs.heal import known_jobs
+
+T = TypeVar("T")
+
+
+class PartlyApplied(Exception):
+    """Some operations of a batch were committed, by statements of their own; the rest failed.
+
+    `answers` has None for the rest.
+    """
+
+    def __init__(self, answers: list[Any], error: Exception) -> None:
+        super().__init__(str(error))
+        self.answers = answers
+        self.error = error
+
+
+class SqlStore(DeciderVerbs):
+    """The verbs of Detent on one database."""
+
+    # Schema
+
+    def migrate(self, *, now: int) -> list[str]:
+        """Bring the schema up to date; twice does nothing."""
+        done = self.write(lambda tx: migrations.migrate(tx, self.dialect, now=now))
+        return [f"{migration.version:04d}_{migration.name}" for migration in done]
+
+    def check_schema(self) -> None:
+        """Raise unless the database has the schema of this version."""
+        known = migrations.migrations(self.dialect)
+        with self._pool.lane() as lane:
+            try:
+                with lane.transaction() as tx:
+                    applied = migrations.applied(tx)
+            except Exception as error:
+                if isinstance(error, DatabaseUnavailable) or not self.driver.is_missing_table(error):
+                    raise
+                applied = []
+        migrations.require(applied, known)
+
+    # Batches
+
+    def apply(
+        self,
+        operations: Sequence[Operation],
+        *,
+        helpers_wanted: bool = False,
+        lessor: Lessor | None = None,
+        line: Line | None = None,
+    ) -> batches.Applied:
+        """Apply all operations in one transaction, and answer each.
+
+        Twice: settles and parks are stale, messages are dropped, records change nothing.
+        """
+        answers = self._quickly(operations) if line in (None, Line.MAIN) else None
+        if answers is None:
+            return self._slowly(operations, helpers_wanted, lessor, line)
+        left = [number for number, answer in enumerate(answers) if answer is None]
+        if not left:
+            return batches.Applied(answers)
+        try:
+            rest = self._slowly([operations[number] for number in left], helpers_wanted, lessor, line)
+        except Exception as error:
+            if len(left) == len(operations):
+                raise
+            raise PartlyApplied(answers, error) from error
+        for number, answer in zip(left, rest.answers, strict=True):
+            answers[number] = answer
+        rest.answers = answers
+        return rest
+
+    def _slowly(
+        self,
+        operations: Sequence[Operation],
+        helpers_wanted: bool,
+        lessor: Lessor | None,
+        line: Line | None,
+    ) -> batches.Applied:
+        if lessor is None:
+            return self._write_batch(
+                line, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
+            )
+        settles = [op.ends if isinstance(op, Decide) else op for op in operations]
+        ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in settles)
+        offer = Offer(lessor, ending)
+        try:
+            return self._write_batch(
+                line,
+                lambda tx: batches.apply(
+                    tx, operations, helpers_wanted=helpers_wanted, lessor=offer.renewed()
+                ),
+            )
+        except BaseException:
+            offer.withdraw()
+            raise
+
+    def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
+        """The answers, None for what goes the long way; or None where all of it does."""
+        way = self.driver.quick(operations)
+        if way is None:
+            return None
+        self.refuse_inside("a write")
+        try:
+            return self._writer.perform(way.apply, alone=way.alone)
+        except Exception as error:
+            if self.driver.trouble(error) is not Trouble.RETRY:
+                raise
+            return None  # the long way tries again
+
+    def explain_conflict(self, operation: Operation) -> Any:
+        """What is in the way of an operation that hit a unique key; reads only.
+
+        Not as a writer: on SQLite the caller may be holding the one lock that writers need.
+        """
+        with self._reading() as tx:
+            return batches.explain_conflict(tx, operation)
+
+    def explain_conflict_within(self, tx: Tx, operation: Operation) -> Any:
+        """The same inside of a user's transaction, which may hold what is in the way."""
+        found = batches.explain_conflict(tx, operation)
+        # Under REPEATABLE READ it does not see what others have committed since it began.
+        return self.explain_conflict(operation) if found is None else found
+
+    def already_applied(self, operation: Operation) -> Any:
+        """The answer to an operation whose commit was cut off, if it went through; reads only."""
+        return self._writer.perform(lambda tx: batches.already_applied(tx, operation))
+
+    # Claims and leases
+
+    def claim(
+        self,
+        worker: str,
+        *,
+        queues: Sequence[str],
+        jobs: Sequence[str],
+        tokens: Sequence[str],
+        now: int,
+        trail: Trail | None = None,
+    ) -> list[Claimed]:
+        """Lease what is due, at most one per token; twice leases the next ones."""
+        trail = trail or Trail()
+        claimed = self._again(
+            self._claims,
+            lambda tx: claims.claim(
+                tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, trail=trail
+            ),
+        )
+        trail.committed()
+        return claimed()
+
+    def claim_overdue(
+        self,
+        worker: str,
+        *,
+        queues: Collection[str],
+        jobs: Collection[str],
+        token: Callable[[], str],
+        now: int,
+    ) -> list[Claimed]:
+        """Lease an execution of each run whose deadline has passed while it waits; twice finds no more."""
+        return self._again(
+            self._claims,
+            lambda tx: deadlines.claim_overdue(tx, worker, queues=queues, jobs=jobs, token=token, now=now),
+        )()
+
+    def release(self, claimed: Sequence[Claimed]) -> None:
+        """Hand executions back that were not begun; twice does nothing."""
+        self._again(self._claims, lambda tx: claims.release(tx, claimed))
+
+    def disclaim(self, worker: str, tokens: Collection[str]) -> int:
+        """Hand back what was leased under tokens whose claim was cut off; twice does nothing."""
+        return self._again(self._claims, lambda tx: claims.disclaim(tx, worker, tokens))
+
+    def held_tokens(self, worker: str) -> set[str]:
+        """The tokens of all that a worker holds."""
+        with self._reading() as tx:
+            return {row[0] for row in tx.query(tx.sql.held_tokens, worker=worker)}
+
+    def register(self, worker: WorkerRow) -> None:
+        """Put a worker into office; twice is an error."""
+        self._again(self._beats, lambda tx: claims.register(tx, worker))
+
+    def renew(self, worker: str, *, lease: int, now: int) -> bool:
+        """Extend a worker's lease; False when it is no longer in office.  Twice extends it again.
+
+        Leases are kept by the database's clock where it has one: machines disagree.
+        """
+        # One statement is a transaction by itself; but those on SQLite are counted by their beginnings.
+        return bool(
+            self._again(
+                self._beats,
+                lambda tx: tx.run(tx.sql.renew_worker, id=worker, now=now, lease=lease),
+                alone=self.dialect != "sqlite",
+            )
+        )
+
+    def bury(
+        self,
+        worker: str,
+        *,
+        max_recoveries: int,
+        now: int,
+        counted: bool = True,
+        unless_renewed: int | None = None,
+    ) -> list[NewExecution] | None:
+        """Take a worker out of office and give its work back; twice: None.
+
+        `unless_renewed`: only as long as its lease ends then, as when it was found dead.
+        """
+        return self._changing(
+            lambda tx: claims.bury(
+                tx,
+                worker,
+                counted=counted,
+                max_recoveries=max_recoveries,
+                now=now,
+                unless_renewed=unless_renewed,
+            ),
+            self._beats,
+        )
+
+    def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
+        """Workers, timers, ready work, and which of these runs are paused or canceled."""
+        with self._beats.autocommit() as tx:
+            return claims.pulse(tx, runs=runs, now=now, trail=trail or Trail())
+
+    def workers(self) -> list[WorkerRow]:
+        with self._reading() as tx:
+            return claims.workers(tx)
+
+    def next_due(self, trail: Trail | None = None) -> int | None:
+        """When the next timer is due."""
+        with self._reading() as tx:
+            due: int | None = tx.query(tx.sql.next_due, floor=trail.timers if trail is not None else 0)[0][0]
+            return due
+
+    def next_deadline(self) -> int | None:
+        """When the next deadline of a run passes that is not over."""
+        with self._reading() as tx:
+            due: int | None = tx.query(tx.sql.deadlines.next)[0][0]
+            return due
+
+    # Control
+
+    def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
+        """Stop new executions of a run; twice is InvalidState."""
+        self._changing(lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id]))
+
+    def resume(
+        self, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
+    ) -> None:
+        """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
+        try:
+            self._changing(
+                lambda tx: self._told(
+                    tx, control.resume(tx, run_id, now=now, course=course, accept_drift=accept_drift)
+                ),
+            )
+        except Exception as error:
+            if self.driver.trouble(error) is not Trouble.UNIQUE:
+                raise
+            raise self._taken(run_id) from error
+
+    def _taken(self, run_id: str) -> AlreadyRunning:
+        """Why a failed run cannot be active again: its hero has begun another."""
+        run = self.run(run_id)
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)
+        return AlreadyRunning(rows[0][0] if rows else "", run.type, f"{run.hero_type} {run.hero_id}")
+
+    def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
+        """End a run and its children; twice is InvalidState."""
+        return self._changing(lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now)))
+
+    def skip(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+        """Go on as if a node had completed; twice is InvalidState."""
+        self._changing(lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now)))
+
+    def reattempt(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+        """Begin another attempt at a node that stopped; twice is CannotReattempt."""
+        self._changing(lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now)))
+
+    def reconcile(self, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
+        """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
+        return self._changing(
+            lambda tx: self._told(tx, nodes.reconcile(tx, run_id, course=course, now=now, mine=mine)),
+        )
+
+    def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
+        """Pause an active run with an error; twice does nothing."""
+        return self._changing(lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now)))
+
+    # Graphs
+
+    def graph(self, id: str) -> str | None:
+        """The stored text of a run's graph, or of the class's with that signature."""
+        with self._reading() as tx:
+            return graphs.read(tx, id)
+
+    def save_graphs(self, texts: Mapping[str, str]) -> None:
+        """Keep the graphs of classes, under their signatures; twice does nothing."""
+        self.write(lambda tx: graphs.save(tx, texts))
+
+    def freeze(self, run_id: str, text: str, signature: str, *, now: int) -> None:
+        """Give a class's run its graph to keep; twice is InvalidState."""
+        self.write(lambda tx: graphs.freeze(tx, run_id, text, signature, now))
+
+    def replace_graph(self, run_id: str, text: str, *, course: Course, now: int) -> None:
+        """Give a paused run another graph, that of the course; twice gives it the same again."""
+        self.write(lambda tx: graphs.replace(tx, run_id, text, course=course, now=now))
+
+    def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
+        """Runs of a class that were last settled under another graph."""
+        with self._reading() as tx:
+            rows = tx.query(
+                tx.sql.graphs.outdated_runs, type=type, signature=signature, behind=behind, limit=limit
+            )
+        return [row[0] for row in rows]
+
+    def unknown_jobs(self, *, before: int, limit: int = 100) -> list[tuple[str, str, int, str]]:
+        """Nodes that have been due since before then, and that no worker can run."""
+        with self._reading() as tx:
+            known = sorted(known_jobs(claims.workers(tx)))
+            rows = tx.query(
+                tx.sql.graphs.unknown_jobs,
+                before=before,
+                rows=batch([{"job": job} for job in known]),
+                limit=limit,
+            )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
+        """Add a line to a run's history; twice adds two."""
+        self.write(lambda tx: canceling.note(tx, run_id, event, detail, now))
+
+    def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
+        """Those of the runs that are over or paused; when those to `watch` end, other processes are told.
+
+        Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes
+        nothing.
+        """
+        if watch:
+            self._watch(batch([{"id": run} for run in sorted(set(watch))]))
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
+        return [(row[0], RunEnd(state=row[1], result=row[2], error=row[3])) for row in rows]
+
+    def existing(self, runs: Sequence[str]) -> set[str]:
+        """Those of the runs that are there."""
+        with self._reading() as tx:
+            return {row[0] for row in tx.query(tx.sql.existing, rows=batch([{"id": run} for run in runs]))}
+
+    def _watch(self, rows: str) -> None:
+        try:
+            self.write(lambda tx: tx.run(tx.sql.watch_runs, rows=rows), unless_blocked=True)
+        except Exception as error:
+            if not self.driver.blocked(error):
+                raise
+            # A transaction that has not ended holds one of them.  Who waits looks again anyway.
+
+    # Reads
+
+    def run(self, run_id: str) -> RunRow:
+        row = self.find_run(run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        return row
+
+    def find_run(self, run_id: str) -> RunRow | None:
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.run, id=run_id)
+        return listing.to_runs(rows)[0] if rows else None
+
+    def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
+        """The newest runs that fit all filters (see listing.Wanted)."""
+        wanted = listing.Wanted(limit=limit, **filters)
+        # Our own connections are told never to sort.
+        with self._reading(self._sorting if wanted.sorts else None) as tx:
+            return listing.runs(tx, wanted)
+
+    def overdue(self, runs: Sequence[str], *, due: int) -> list[listing.Overdue]:
+        """What of these runs has been due since then or longer, longest first."""
+        with self._reading() as tx:
+            return listing.overdue(tx, runs, due=due)
+
+    def executing(self) -> dict[str, int]:
+        """How much each worker executes at this moment."""
+        with self._reading() as tx:
+            return listing.executing(tx)
+
+    def executions(self, run_id: str) -> list[ExecutionRow]:
+        with self._reading() as tx:
+            return rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
+
+    def last_reattempt(self, run_id: str, node: str) -> str | None:
+        """The error after which a node was last reattempted."""
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.graphs.last_reattempt, id=run_id, node=node)
+            return rows[0][0] if rows else None
+
+    def executions_of(
+        self, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None = None
+    ) -> list[ExecutionRow]:
+        """The executions of these runs in these states, and on this queue, in no order."""
+        with self._reading() as tx:
+            return listing.executions(tx, runs, states=states, queue=queue)
+
+    def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
+        """All that was recorded of these runs."""
+        with self._reading() as tx:
+            return claims.journal(tx, runs)
+
+    def history(self, run_id: str) -> list[tuple[int, str, str]]:
+        with self._reading() as tx:
+            return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
+
+    def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
+        """The oldest messages of that name that were not received yet."""
+        with self._reading() as tx:
+            return rows_to(Message, tx.query(tx.sql.unread_messages, run_id=run_id, name=name, limit=limit))
+
+    def published(self, run_id: str, name: str) -> str | None:
+        with self._reading() as tx:
+            rows = tx.query(tx.sql.published, id=run_id, name=name)
+        return rows[0][0] if rows else None
+
+    # Retention
+
+    def expired(self, *, before: int, beyond: retention.Place, limit: int) -> list[retention.Expired]:
+        """Runs that ended before then, longest ago first, beyond a place; some of them may not go yet."""
+        with self._reading() as tx:
+            return retention.expired(tx, before=before, beyond=beyond, limit=limit)
+
+    def going_with(self, parents: Collection[str], *, before: int) -> set[str]:
+        """Those of the runs that may go, or would if their own parents were gone; reads only."""
+        with self._reading() as tx:
+            return retention.going_with(tx, parents, before=before)
+
+    def remove(self, runs: Sequence[str], *, before: int) -> int:
+        """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
+        return self.write(lambda tx: retention.remove(tx, runs, before=before))
+
+    def delete(self, run_id: str) -> int:
+        """Remove a run that is over, with its children; twice is RunNotFound."""
+        return self.write(lambda tx: retention.delete(tx, run_id))
+
+    def set_attributes(self, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
+        """Set attributes of a run, and remove those that are None; twice does the same."""
+        self.write(lambda tx: control.set_attributes(tx, run_id, changes, now=now))
+
+    # Inside of a user's transaction
+
+    def become_writer(self, tx: Tx) -> None:
+        """Take SQLite's write lock for a user's transaction, before anything is read in it.
+
+        A transaction that reads first cannot become a writer any more when another connection has
+        committed since: it would fail at once, without waiting.
+        """
+        tx.run("DELETE FROM detent_waits WHERE 0")
+
+    def apply_within(self, tx: Tx, operation: Operation) -> Any:
+        """Apply an operation in a transaction that somebody else will end."""
+        applied = batches.apply(tx, [operation], helpers_wanted=True)
+        tx.made_ready = tx.made_ready or applied.made_ready
+        [answer] = applied.answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

@@ -1,0 +1,1 @@
+"""Single verbs of the store, each in a transaction of its own."""

@@ -1,0 +1,175 @@
+"""The heart of a worker: shows that it lives, and notices who does not.
+
+A thread of its own, independent of the loop and of user code.  It renews the
+lease, looks for workers that are gone and gives their work back, tells running
+workflows that they were paused or canceled, and wakes the worker for timers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ..clock import Clock
+from ..kernel.rows import NewExecution, Pulse, WorkerRow
+from ..stores.driver import Trouble
+from ..stores.store import SqlStore
+
+log = logging.getLogger("detent.worker")
+BEAT = 1.4  # seconds
+# A worker that lost only its lock session shows itself again by its next beat.  So one is dead when all
+# looks during this time say so, and its lease was not renewed meanwhile.
+SUSPECTED = 1.5 * BEAT
+RETRY = 0.25  # seconds between two tries to reach a lost database
+
+
+class Heart:
+    """Beats for one worker until it is stopped."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        clock: Clock,
+        worker: WorkerRow,
+        *,
+        lease: int,
+        max_recoveries: int,
+        look: Callable[[], Pulse],
+        on_pulse: Callable[[Pulse], None],
+        on_rescue: Callable[[str, list[NewExecution]], None],
+        on_lost: Callable[[], WorkerRow],
+        on_doubt: Callable[[], None],
+        on_begun_anew: Callable[[WorkerRow], None] = lambda worker: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._lease = lease
+        self._max_recoveries = max_recoveries
+        self._look = look
+        self._on_pulse = on_pulse
+        self._on_rescue = on_rescue
+        self._on_lost = on_lost
+        self._on_begun_anew = on_begun_anew
+        self._on_doubt = on_doubt
+        self._office = store.driver.office()
+        self._suspects: dict[str, tuple[float, int]] = {}  # since when, and until when its lease ran then
+        self._renewed = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="detent-heart", daemon=True)
+
+    def register(self) -> None:
+        """Show that the worker lives.  Can be called again after an error."""
+        self._office.take(self._worker)
+        self._store.register(self._worker)
+        self._renewed = time.monotonic()
+        self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+
+    def start(self) -> None:
+        """Beat in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating, and leave office."""
+        self._stopping.set()
+        if self._thread.is_alive():  # or it could not be started
+            self._thread.join()
+        self._office.leave()
+
+    def _live(self) -> None:
+        wait = 0.0  # the first look at once: who died before we came is found one look earlier
+        while not self._office.rest(self._stopping, wait):
+            try:
+                self.beat()
+                wait = BEAT / 2 if self._suspects else BEAT
+            except Exception as error:
+                if self._store.driver.trouble(error) is not Trouble.GONE:
+                    log.exception("worker %s: a heartbeat failed", self._worker.id)
+                elif wait != RETRY:
+                    log.warning("worker %s: the database is away (%s)", self._worker.id, error)
+                # Whoever lost the database with us needs a moment to show himself again.
+                self._suspects.clear()
+                self._office.doubt()
+                self._on_doubt()
+                wait = RETRY
+
+    def beat(self) -> None:
+        """One look at the world."""
+        if self._office.take(self._worker) and not self._renew():
+            return
+        pulse = self._look()
+        mine = [held for id, _, _, held in pulse.workers if id == self._worker.id]
+        if not mine:
+            self._lost()
+            return
+        if mine[0]:
+            self._office.seen()
+        else:
+            self._office.missed()
+            if self._office.take(self._worker) and not self._renew():
+                return
+        if time.monotonic() - self._renewed > self._lease / 4e6 and not self._renew():
+            return
+        self._rescue(pulse)
+        self._on_pulse(pulse)
+
+    def _renew(self) -> bool:
+        """Renew the lease, which also tells workers that missed our lock that we are alive."""
+        self._renewed = time.monotonic()
+        alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        if not alive:
+            self._lost()
+        return alive
+
+    def _lost(self) -> None:
+        """We were thought dead: what we held belongs to others now.  Begin anew under another name."""
+        log.warning("worker %s was taken out of office; it begins anew", self._worker.id)
+        self._worker = self._on_lost()
+        self.register()
+        self._on_begun_anew(self._worker)
+
+    def _rescue(self, pulse: Pulse) -> None:
+        others = [
+            WorkerRow(
+                id=id,
+                name="",
+                pid=0,
+                queues="",
+                concurrency=0,
+                lock_no=lock,
+                started_at=0,
+                beat_at=0,
+                lease_until=until,
+            )
+            for id, lock, until, _ in pulse.workers
+            if id != self._worker.id
+        ]
+        if not others:
+            return
+        living = {id for id, _, _, held in pulse.workers if held}
+        unseen = [other for other in others if other.id not in living]
+        silent = self._office.vacant(unseen) if unseen else set()
+        expired = {other.id for other in others if other.lease_until < pulse.now}
+        now, leases = time.monotonic(), {other.id: other.lease_until for other in others}
+        self._suspects = {
+            id: self._suspects[id] if self._suspects.get(id, (0.0, 0))[1] == leases[id] else (now, leases[id])
+            for id in silent
+        }
+        dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED} | expired
+        for worker in sorted(dead):
+            self._suspects.pop(worker, None)
+            again = self._store.bury(
+                worker,
+                max_recoveries=self._max_recoveries,
+                now=self._clock.now(),
+                unless_renewed=leases[worker],
+            )
+            if again is not None:
+                log.warning("worker %s is dead; %d executions go on elsewhere", worker, len(again))
+                self._on_rescue(worker, again)
+
+
+def _wall() -> int:
+    return time.time_ns() // 1000
