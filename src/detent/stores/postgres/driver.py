@@ -49,7 +49,7 @@ try:
     from psycopg import errors as pg_errors
     from psycopg.rows import tuple_row
 
-    from .prepared import Connection, Session, done, run_script
+    from .prepared import PgConnection, Session, done, run_script
 except ImportError:  # said when somebody asks for this database
     psycopg = None  # type: ignore[assignment]
 else:
@@ -134,7 +134,7 @@ class PostgresDriver(ServerDriver):
 
     def connect(self) -> Any:
         self.check_process()
-        connection = Connection.connect(
+        connection = PgConnection.connect(
             self._address,
             autocommit=True,
             prepare_threshold=None if self._pgbouncer else 3,
@@ -172,19 +172,19 @@ class PostgresDriver(ServerDriver):
             )
         return parameters
 
-    def waiting(self, connection: Connection) -> int | None:
+    def waiting(self, connection: PgConnection) -> int | None:
         return connection.waiting
 
-    def descriptor(self, connection: Connection) -> int:
+    def descriptor(self, connection: PgConnection) -> int:
         return connection.pgconn.socket
 
-    def place(self, connection: Connection) -> tuple[str, str, int]:
+    def place(self, connection: PgConnection) -> tuple[str, str, int]:
         try:
             return connection.info.host, connection.info.hostaddr, connection.info.port
         except psycopg.Error:  # it was closed meanwhile
             return "", "", 0
 
-    def is_silent(self, connection: Connection) -> bool:
+    def is_silent(self, connection: PgConnection) -> bool:
         host, hostaddr, port = self.place(connection)
         one = {"host": host, "hostaddr": hostaddr or None, "port": port, "target_session_attrs": "any"}
         try:
@@ -266,13 +266,13 @@ class PostgresDriver(ServerDriver):
         connection.rollback()
 
     def deferring(self, connection: Any) -> Session | None:
-        return connection.session if isinstance(connection, Connection) else None
+        return connection.session if isinstance(connection, PgConnection) else None
 
     def in_transaction(self, connection: Any) -> bool:
         return bool(connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
 
     def cursor(self, connection: Any) -> Any:
-        if isinstance(connection, Connection):
+        if isinstance(connection, PgConnection):
             return connection.own_cursor()
         return connection.cursor(row_factory=tuple_row)  # a user's own
 

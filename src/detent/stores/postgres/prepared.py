@@ -244,7 +244,7 @@ def done(result: pq.abc.PGresult) -> pq.abc.PGresult:
     raise error
 
 
-def run_script(connection: Connection, script: str) -> list[pq.abc.PGresult]:
+def run_script(connection: PgConnection, script: str) -> list[pq.abc.PGresult]:
     """Run statements in one round trip, without psycopg's own BEGIN; return the results up to an error."""
     connection.pgconn.send_query(script.encode())
     results: list[pq.abc.PGresult] = connection.wait(generators.execute(connection.pgconn))
@@ -278,7 +278,7 @@ class Cursor:
         self._result = None
 
 
-class Connection(psycopg.Connection[Any]):
+class PgConnection(psycopg.Connection[Any]):
     """A connection of ours; once it has a session, its statements take the short way."""
 
     session: Session | None = None
