@@ -80,9 +80,9 @@ class Claims:
     def clear(self) -> None:
         self.taken, self.empty, self.looking = [], [], 0.0
 
-    def __call__(self, *args: Any, trail: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, claim_cursor: Any, **kwargs: Any) -> Any:
         begun, looking = time.perf_counter(), self.looking
-        found = self._claim(*args, trail=_Watched(trail, self), **kwargs)
+        found = self._claim(*args, claim_cursor=_Watched(claim_cursor, self), **kwargs)
         seconds = time.perf_counter() - begun
         if found:
             self.taken.append((seconds, len(found)))
@@ -92,18 +92,18 @@ class Claims:
 
 
 class _Watched:
-    """A trail that tells how long its looks took."""
+    """A claim_cursor that tells how long its looks took."""
 
-    def __init__(self, trail: Any, claims: Claims) -> None:
-        self._trail = trail
+    def __init__(self, claim_cursor: Any, claims: Claims) -> None:
+        self._claim_cursor = claim_cursor
         self._claims = claims
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._trail, name)
+        return getattr(self._claim_cursor, name)
 
     def looked(self, seconds: float) -> None:
         self._claims.looking += seconds
-        self._trail.looked(seconds)
+        self._claim_cursor.looked(seconds)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from pymysql.cursors import Cursor
 import detent
 from detent.stores.driver import Trouble, Tx
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.testing import TestingApp
 from tests.conformance.builders import TABLES
 from tests.functions.world import Apps
@@ -96,7 +96,7 @@ def _migrate(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def _module_store(module_url: str) -> Iterator[SqlStore]:
+def _module_store(module_url: str) -> Iterator[Store]:
     """To connect takes longer than to empty a database: one serves a module, too."""
     store = open_store(module_url)
     yield store
@@ -104,7 +104,7 @@ def _module_store(module_url: str) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def url(module_url: str, _module_store: SqlStore) -> str:
+def url(module_url: str, _module_store: Store) -> str:
     """A database that is empty apart from Detent's tables."""
     try:
         _module_store.write(_empty)

@@ -410,7 +410,7 @@ class Keeper:
                     break
                 if listener in heard:
                     self._answer(listener)
-                self._bury_the_dead()
+                self._reap_the_dead()
         return self._clear_away()
 
     def _answer(self, listener: socket.socket) -> None:
@@ -428,7 +428,7 @@ class Keeper:
 
     def _start(self, control: Control) -> None:
         kind = KINDS[control.kind]
-        self._bury_the_dead()
+        self._reap_the_dead()
         if control.kind in self.running:
             return
         with open(control.log, "ab") as log:
@@ -464,7 +464,7 @@ class Keeper:
             process.wait()
         Path(control.pid_file).unlink(missing_ok=True)
 
-    def _bury_the_dead(self) -> None:
+    def _reap_the_dead(self) -> None:
         for name, (control, process) in list(self.running.items()):
             if process.poll() is not None:
                 say(f"{KINDS[name].title} ended by itself; the end of its log:\n{_log_end(control)}")

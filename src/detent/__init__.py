@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .app.machine import InstanceView
     from .app.projections import ProjectionStatus, ProjectionView
     from .app.run import Run, Runs
-    from .app.views import Execution, Happening
+    from .app.views import Execution, HistoryEvent
     from .definitions.context import Context, LogFields, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
@@ -109,7 +109,7 @@ __all__ = [
     "GraphInvalid",
     "GraphTampered",
     "Handle",
-    "Happening",
+    "HistoryEvent",
     "InstanceView",
     "InvalidArgument",
     "InvalidDecision",
@@ -190,7 +190,7 @@ _HOMES = {
     "app.dead_letters": "Backlog DeadLetter DeadLetters ReplayReport",
     "app.machine": "InstanceView",
     "app.projections": "ProjectionStatus ProjectionView",
-    "app.views": "Execution Happening",
+    "app.views": "Execution HistoryEvent",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
         "GraphTampered InvalidArgument InvalidDecision InvalidInput InvalidState MissingJob "

@@ -137,7 +137,7 @@ class World:
             app.close()
 
 
-def in_office(app: App, *workers: Process) -> bool:
+def alive(app: App, *workers: Process) -> bool:
     """Whether these processes have begun to work."""
     pids = {worker.pid for worker in app.engine.store.workers()}
     return all(worker.pid in pids for worker in workers)

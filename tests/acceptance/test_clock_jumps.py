@@ -8,9 +8,9 @@ from detent import App
 from tests.acceptance.programs import sleeping
 from tests.acceptance.support import (
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     query,
     recorded_bodies_stay,
@@ -31,7 +31,7 @@ FORWARD, BACK = signal.SIGUSR1, signal.SIGUSR2
 def test_a_clock_that_jumps_loses_nothing(world: World) -> None:
     app = world.chains()
     workers = [world.worker(program="jumpy", pause=PAUSE), world.worker(pause=PAUSE)]
-    eventually(lambda: in_office(app, *workers), "both workers have begun")
+    eventually(lambda: alive(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     for number, jump in enumerate([FORWARD, BACK, BACK, FORWARD, FORWARD], start=1):
         have_finished(app, RUNS * number // 8)
@@ -52,7 +52,7 @@ def test_timers_fire_by_the_clock_that_jumped(world: World) -> None:
     """Set by a clock that was an hour late or early, they fire when that clock says so."""
     app = world.app(sleeping)
     worker = world.worker("sleeping", program="jumpy")
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     calls = [(3000.0,)] * SLEEPERS  # most of an hour
     app.start_many(sleeping.sleeps, calls)
     eventually(lambda: asleep(world, SLEEPERS), "all of them sleep")

@@ -18,9 +18,9 @@ from detent.errors import DatabaseUnavailable
 from tests.acceptance.programs import chains, waiting
 from tests.acceptance.support import (
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     recorded_bodies_stay,
     settled_once,
@@ -65,7 +65,7 @@ def test_work_goes_on_where_the_database_went_away(server: Server, crash: bool) 
     world = server.world
     app = world.chains()
     workers = [world.worker(pause=PAUSE), world.worker(pause=PAUSE)]
-    eventually(lambda: in_office(app, *workers), "both workers have begun")
+    eventually(lambda: alive(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
 
@@ -84,7 +84,7 @@ def test_what_waits_goes_on_where_the_database_went_away(server: Server) -> None
     world = server.world
     app = world.app(waiting)
     worker = world.worker("waiting", pause=PAUSE)
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     numbers = [2 * n for n in range(WAITING_RUNS // 2)]
     calls = [(number,) for number in numbers]
     runs: list[Run[Any]] = [*app.start_many(waiting.waits, calls), *app.start_many(waiting.awaits, calls)]

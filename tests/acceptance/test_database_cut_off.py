@@ -20,9 +20,9 @@ from tests.acceptance.programs import chains
 from tests.acceptance.support import (
     Process,
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     recorded_bodies_stay,
     settled_once,
@@ -78,7 +78,7 @@ def test_connections_may_be_cut_again_and_again(
     with closing(world):
         app = world.chains()
         workers = [world.worker(pause=PAUSE), world.worker(pause=PAUSE)]
-        eventually(lambda: in_office(app, *workers), "both workers have begun")
+        eventually(lambda: alive(app, *workers), "both workers have begun")
         runs = start_chains(app, RUNS)
         for _ in range(CUTS):
             cut(world.url)
@@ -98,7 +98,7 @@ def at_work(sqlite_url: str, tmp_path: Path) -> Iterator[tuple[World, App, Proce
     world = World(f"sqlite:///{folder / 'detent.db'}", tmp_path)
     app = world.chains()
     worker = world.worker(pause=PAUSE)
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     yield world, app, worker
     world.close()
 

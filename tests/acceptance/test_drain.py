@@ -8,9 +8,9 @@ from detent import Run
 from tests.acceptance.programs import hanging
 from tests.acceptance.support import (
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     query,
     recorded_bodies_stay,
@@ -29,12 +29,12 @@ PAUSE = 1.0
 def test_a_worker_that_leaves_in_good_order_leaves_nothing_half_done(world: World) -> None:
     app = world.chains()
     first = world.worker(pause=PAUSE)
-    eventually(lambda: in_office(app, first), "the first worker has begun")
+    eventually(lambda: alive(app, first), "the first worker has begun")
     runs = start_chains(app, RUNS)
     eventually(lambda: states(app)["finished"], "some of it is done")
 
     assert first.end() == 0, world.logs()
-    assert not in_office(app, first)
+    assert not alive(app, first)
     bodies = [(effect.run, effect.place, effect.kind) for effect in world.effects()]
     begun = {(run, place) for run, place, kind in bodies if kind == "begin"}
     ended = {(run, place) for run, place, kind in bodies if kind == "end"}
@@ -54,7 +54,7 @@ def test_a_worker_that_leaves_in_good_order_leaves_nothing_half_done(world: Worl
 def test_a_step_that_does_not_end_is_handed_back(world: World) -> None:
     app = world.app(hanging)
     first = world.worker("hanging", grace=0.5)
-    eventually(lambda: in_office(app, first), "the first worker has begun")
+    eventually(lambda: alive(app, first), "the first worker has begun")
     runs: list[Run[Any]] = [
         *app.start_many(hanging.hangs, [()] * 5),
         *app.start_many(hanging.ahangs, [()] * 5),
@@ -65,7 +65,7 @@ def test_a_step_that_does_not_end_is_handed_back(world: World) -> None:
     assert states(app) == {"ready": len(runs)}
 
     second = world.worker("hanging")
-    eventually(lambda: in_office(app, second), "the second worker has begun")
+    eventually(lambda: alive(app, second), "the second worker has begun")
     world.release()
     assert {run.result(timeout=30) for run in runs} == {second.pid}
     settled_once(app, len(runs))

@@ -18,9 +18,9 @@ from tests.acceptance.programs import chains
 from tests.acceptance.proxy import Proxy
 from tests.acceptance.support import (
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     recorded_bodies_stay,
     settled_once,
@@ -118,7 +118,7 @@ def test_work_goes_on_where_the_server_fell_silent(proxy: Proxy, tmp_path: Path)
     with closing(world):
         app = world.chains()
         worker = world.worker(pause=0.3, patience=3)
-        eventually(lambda: in_office(app, worker), "the worker has begun")
+        eventually(lambda: alive(app, worker), "the worker has begun")
         runs = start_chains(app, RUNS)
         proxy.silence()
         time.sleep(SILENT)
@@ -184,7 +184,7 @@ def test_work_goes_on_where_the_server_was_frozen(private: tuple[str, str], tmp_
     with closing(world):
         app = world.chains(patience=PATIENCE)
         workers = [world.worker(pause=0.3), world.worker(pause=0.3, patience=3)]
-        eventually(lambda: in_office(app, *workers), "both workers have begun")
+        eventually(lambda: alive(app, *workers), "both workers have begun")
         start_chains(app, RUNS)
         eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
 

@@ -8,7 +8,7 @@ import pytest
 
 from detent import App
 from tests.acceptance.programs import deployed, nodes
-from tests.acceptance.support import Process, World, eventually, in_office
+from tests.acceptance.support import Process, World, alive, eventually
 
 pytestmark = pytest.mark.acceptance
 
@@ -32,7 +32,7 @@ def finishes_though_killed(world: World, shape: str, within: float = 120) -> Non
     graph = nodes.SHAPES[shape]()
     size = len(graph.documented(lambda value, _: value, lambda value, _: value))
     first, second = (world.worker("nodes", "pair") for _ in range(2))
-    eventually(lambda: in_office(app, first, second), "both processes have begun")
+    eventually(lambda: alive(app, first, second), "both processes have begun")
     began = time.monotonic()
     run = app.start(graph)
     some = eventually(lambda: done(app, run.id) > size * 0.2, "a fifth is done", within)
@@ -64,7 +64,7 @@ def test_two_versions_of_a_class_at_work_lose_nothing_and_do_nothing_twice(world
     old = version(world, "1")
     eventually(lambda: len(world.effects()) > DELIVERIES // 4, "the old version has begun")
     new = version(world, "2")
-    eventually(lambda: in_office(app, old, new), "both versions are at work")
+    eventually(lambda: alive(app, old, new), "both versions are at work")
     eventually(lambda: any(effect.place == "weigh" for effect in world.effects()), "the new one runs, too")
     more = [app.start(deployed.Delivery, number=number) for number in range(DELIVERIES)]
     for run in [*runs, *more]:

@@ -9,9 +9,9 @@ import pytest
 from tests.acceptance.programs import hanging
 from tests.acceptance.support import (
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     recorded_bodies_stay,
     settled_once,
@@ -47,7 +47,7 @@ def killed_again_and_again(world: World, *, runs: int, kills: int, seed: int) ->
     app = world.chains()
     started = start_chains(app, runs)
     workers = [world.worker(pause=PAUSE) for _ in range(2)]
-    eventually(lambda: in_office(app, *workers), "both workers have begun")
+    eventually(lambda: alive(app, *workers), "both workers have begun")
     killed = 0
     for _ in moments(chance, kills):
         victim = chance.randrange(2)
@@ -74,11 +74,11 @@ def moments(chance: random.Random, count: int) -> Iterator[int]:
 def test_another_worker_takes_over_within_seconds(world: World) -> None:
     app = world.app(hanging)
     first = world.worker("hanging")
-    eventually(lambda: in_office(app, first), "the first worker has begun")
+    eventually(lambda: alive(app, first), "the first worker has begun")
     runs = [*app.start_many(hanging.hangs, [()] * 5), *app.start_many(hanging.ahangs, [()] * 5)]
     eventually(lambda: len(world.effects()) == len(runs), "all of them hang in the first worker")
     second = world.worker("hanging")
-    eventually(lambda: in_office(app, second), "the second worker has begun")
+    eventually(lambda: alive(app, second), "the second worker has begun")
 
     first.kill()
     died = time.monotonic_ns()

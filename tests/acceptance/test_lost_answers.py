@@ -8,7 +8,7 @@ import pytest
 
 from detent import App
 from detent.errors import DatabaseUnavailable
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.acceptance.programs import crowd, sleeping
 from tests.acceptance.support import World, all_finish, settled_once
 
@@ -24,17 +24,17 @@ def test_what_was_claimed_unheard_is_executed(world: World, verb: str) -> None:
     app = world.app(sleeping)
     calls = [(0.2,)] * RUNS
     runs = [*app.start_many(sleeping.sleeps, calls), *app.start_many(sleeping.asleeps, calls)]
-    real = getattr(SqlStore, verb)
+    real = getattr(Store, verb)
     cut: list[Any] = []
 
-    def cut_off_once(store: SqlStore, *args: Any, **kwargs: Any) -> Any:
+    def cut_off_once(store: Store, *args: Any, **kwargs: Any) -> Any:
         answer = real(store, *args, **kwargs)
         if answer and not cut:
             cut.append(answer)
             raise CUT
         return answer
 
-    with mock.patch.object(SqlStore, verb, cut_off_once), App(world.url, include=[sleeping]):
+    with mock.patch.object(Store, verb, cut_off_once), App(world.url, include=[sleeping]):
         all_finish(world, app, len(runs))
     assert cut
     settled_once(app, len(runs))
@@ -43,17 +43,17 @@ def test_what_was_claimed_unheard_is_executed(world: World, verb: str) -> None:
 def test_what_was_started_unheard_is_executed(world: World) -> None:
     """Who started it ran out of patience, and was told that the database is away: it was not."""
     app = world.app(crowd)
-    real = SqlStore.apply
+    real = Store.apply
 
-    def cut_off(store: SqlStore, *args: Any, **kwargs: Any) -> Any:
+    def cut_off(store: Store, *args: Any, **kwargs: Any) -> Any:
         real(store, *args, **kwargs)
         raise CUT
 
     impatient = App(world.url, include=[crowd], patience=timedelta(seconds=0.1))
     with impatient:
         with (
-            mock.patch.object(SqlStore, "apply", cut_off),
-            mock.patch.object(SqlStore, "already_applied", side_effect=CUT),
+            mock.patch.object(Store, "apply", cut_off),
+            mock.patch.object(Store, "already_applied", side_effect=CUT),
             pytest.raises(DatabaseUnavailable),
         ):
             impatient.start(crowd.one_step, 1)

@@ -10,8 +10,8 @@ from detent.app import waiters
 from tests.acceptance.programs import chains, crowd
 from tests.acceptance.support import (
     World,
+    alive,
     eventually,
-    in_office,
     recorded_bodies_stay,
     settled_once,
     states,
@@ -44,7 +44,7 @@ def test_processes_share_one_sqlite_file(sqlite_url: str, tmp_path: Path) -> Non
 def test_a_run_begins_elsewhere_and_its_result_comes_back_without_polling(world: World) -> None:
     app = world.app(crowd)
     worker = world.worker("crowd", program="attentive")
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     with mock.patch.object(waiters, "LOOK_AGAIN", NEVER):
         for number in range(CALLS):
             definition = crowd.one_step if number % 2 else crowd.aone_step

@@ -16,9 +16,9 @@ from tests.acceptance.support import (
     PATIENCE,
     Process,
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     settled_once,
     start_chains,
@@ -113,11 +113,11 @@ def test_a_run_starts_with_the_transaction_of_its_user(world: World) -> None:
 def test_a_killed_worker_is_noticed_when_its_lease_ends(world: World) -> None:
     app = world.app(hanging)
     first = world.worker("hanging", lease=LEASE)
-    eventually(lambda: in_office(app, first), "the first worker has begun")
+    eventually(lambda: alive(app, first), "the first worker has begun")
     runs = [*app.start_many(hanging.hangs, [()] * 5), *app.start_many(hanging.ahangs, [()] * 5)]
     eventually(lambda: len(world.effects()) == len(runs), "all of them hang in the first worker")
     second = world.worker("hanging", lease=LEASE)
-    eventually(lambda: in_office(app, second), "the second worker has begun")
+    eventually(lambda: alive(app, second), "the second worker has begun")
 
     first.kill()
     died = time.monotonic_ns()
@@ -154,7 +154,7 @@ def test_the_look_into_sessions_sees_what_they_keep(world: World) -> None:
 
 def two_workers(world: World, app: App) -> list[Process]:
     workers = [world.worker("pooled", concurrency=20) for _ in range(2)]
-    eventually(lambda: in_office(app, *workers), "both workers have begun")
+    eventually(lambda: alive(app, *workers), "both workers have begun")
     return workers
 
 

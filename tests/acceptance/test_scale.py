@@ -7,9 +7,9 @@ from tests.acceptance.programs import sleeping
 from tests.acceptance.support import (
     Process,
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     query,
     settled_once,
     states,
@@ -35,7 +35,7 @@ def test_thousands_may_be_started_at_once(world: World) -> None:
 def test_a_sleeper_costs_rows_and_no_memory(world: World) -> None:
     app = world.app(sleeping)
     worker = world.worker("sleeping")
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     put_to_sleep(app, FEW_SLEEPERS)
     few = resident(worker)
     put_to_sleep(app, SLEEPERS)
@@ -70,7 +70,7 @@ def test_a_thousand_sleepers_wake_up_together(world: World) -> None:
     app = world.app(sleeping)
     calls = [(1.0,)] * (DUE_AT_ONCE // 2)
     worker = world.worker("sleeping")
-    eventually(lambda: in_office(app, worker), "the worker has begun")
+    eventually(lambda: alive(app, worker), "the worker has begun")
     app.start_many(sleeping.sleeps, calls)
     app.start_many(sleeping.asleeps, calls)
     all_finish(world, app, DUE_AT_ONCE)

@@ -12,9 +12,9 @@ from detent.stores.driver import Trouble
 from tests.acceptance.support import (
     Process,
     World,
+    alive,
     all_finish,
     eventually,
-    in_office,
     journals_agree,
     query,
     settled_once,
@@ -34,7 +34,7 @@ PAUSE = 0.5
 def test_a_worker_that_was_stopped_settles_nothing_twice(world: World) -> None:
     app = world.chains()
     first = world.worker(pause=PAUSE, lease=LEASE)
-    eventually(lambda: in_office(app, first), "the first worker has begun")
+    eventually(lambda: alive(app, first), "the first worker has begun")
     runs = start_chains(app, RUNS)
     eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
 
@@ -46,13 +46,13 @@ def test_a_worker_that_was_stopped_settles_nothing_twice(world: World) -> None:
         stop(world, app, first)
     second = world.worker(pause=PAUSE, lease=LEASE)
     all_finish(world, app, len(runs))
-    assert not in_office(app, first)
+    assert not alive(app, first)
     by_others = {effect.pid for effect in world.effects()} - {first.pid}
     assert by_others == {second.pid}
 
     # It comes back, is told that all of that is somebody else's now, and begins anew.
     first.send(signal.SIGCONT)
-    eventually(lambda: in_office(app, first), "the first worker is back in office")
+    eventually(lambda: alive(app, first), "the first worker is back alive")
     second.kill()
     runs += start_chains(app, MORE_RUNS)
     all_finish(world, app, len(runs))
@@ -66,13 +66,13 @@ def test_a_worker_may_be_stopped_again_and_again(world: World) -> None:
     """Two workers, one of them always stopped for longer than its lease."""
     app = world.chains()
     workers = [world.worker(pause=PAUSE, lease=LEASE) for _ in range(2)]
-    eventually(lambda: in_office(app, *workers), "both workers have begun")
+    eventually(lambda: alive(app, *workers), "both workers have begun")
     runs = start_chains(app, RUNS)
     for number in (0, 1):
         stop(world, app, workers[number])
-        eventually(lambda: len(app.engine.store.workers()) == 1, "it is taken out of office")
+        eventually(lambda: len(app.engine.store.workers()) == 1, "it is declared dead")
         workers[number].send(signal.SIGCONT)
-        eventually(lambda: in_office(app, *workers), "it is back")
+        eventually(lambda: alive(app, *workers), "it is back")
     all_finish(world, app, RUNS)
     settled_once(app, RUNS)
     written_once(app, RUNS)

@@ -23,7 +23,7 @@ from detent.kernel.rows import (
 from detent.kernel.settle import Ending, Outcome, settle
 from detent.stores.batch import apply
 from detent.stores.driver import Tx
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 
 T = TypeVar("T")
 NOW = 1_700_000_000_000_000  # microseconds
@@ -110,13 +110,13 @@ def start(*runs: str, chosen: bool = False, **of_run: Any) -> Start:
     )
 
 
-def one(store: SqlStore, operation: Operation) -> Any:
+def one(store: Store, operation: Operation) -> Any:
     """Apply an operation alone, and return its answer."""
     return store.apply([operation]).answers[0]
 
 
 def claim(
-    store: SqlStore,
+    store: Store,
     worker: str = "w1",
     *,
     limit: int = 1,
@@ -138,7 +138,7 @@ def _count() -> Iterator[int]:
 _tokens = _count()
 
 
-def executing(store: SqlStore, run: str = "run", worker: str = "w1") -> Claimed:
+def executing(store: Store, run: str = "run", worker: str = "w1") -> Claimed:
     """Begin a run, and have a worker claim it."""
     enlist(store, worker)
     one(store, start(run))
@@ -146,8 +146,8 @@ def executing(store: SqlStore, run: str = "run", worker: str = "w1") -> Claimed:
     return claimed
 
 
-def enlist(store: SqlStore, *workers: str) -> None:
-    """Put workers into office that are not yet there."""
+def enlist(store: Store, *workers: str) -> None:
+    """Put workers into liveness that are not yet there."""
     known = {worker.id for worker in store.workers()}
     for worker in workers:
         if worker not in known:
@@ -213,20 +213,20 @@ def key_of(claimed: Claimed) -> ExecutionKey:
 # -- Looks -----------------------------------------------------------------------------------------
 
 
-def execution(store: SqlStore, run_id: str = "run", node: str = "main") -> ExecutionRow:
+def execution(store: Store, run_id: str = "run", node: str = "main") -> ExecutionRow:
     """The latest attempt at a node."""
     return [row for row in store.executions(run_id) if row.node == node][-1]
 
 
-def state_of(store: SqlStore, run_id: str = "run", node: str = "main") -> str:
+def state_of(store: Store, run_id: str = "run", node: str = "main") -> str:
     return execution(store, run_id, node).state
 
 
-def events(store: SqlStore, run_id: str = "run") -> list[str]:
+def events(store: Store, run_id: str = "run") -> list[str]:
     return [event for _, event, _ in store.history(run_id)]
 
 
-def everything(store: SqlStore) -> dict[str, list[Any]]:
+def everything(store: Store) -> dict[str, list[Any]]:
     """All rows of all tables, to show that nothing was changed."""
     with store._reading() as tx:
         return {
@@ -286,13 +286,13 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def is_seen_waiting(attempt: Attempt[Any], store: SqlStore) -> None:
+def is_seen_waiting(attempt: Attempt[Any], store: Store) -> None:
     """Return when the database says that somebody waits for a lock; fail if nobody had to."""
     eventually(lambda: attempt.done or _somebody_waits(attempt, store), "somebody waits for a lock")
     assert not attempt.done, "it did not wait"
 
 
-def _somebody_waits(attempt: Attempt[Any], store: SqlStore) -> bool:
+def _somebody_waits(attempt: Attempt[Any], store: Store) -> bool:
     if store.dialect == "sqlite":
         return attempt.is_inside("begin")  # knocking at BEGIN IMMEDIATE
     with store._reading() as tx:
@@ -309,7 +309,7 @@ _WAITERS = {
 
 
 @contextmanager
-def held_open(store: SqlStore, *operations: Operation) -> Iterator[Tx]:
+def held_open(store: Store, *operations: Operation) -> Iterator[Tx]:
     """Operations that are applied, and not yet committed."""
     with store._writer.transaction() as tx:
         apply.apply(tx, operations, helpers_wanted=False)

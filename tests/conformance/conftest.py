@@ -11,7 +11,7 @@ import pytest
 
 from detent.stores.driver import Tx
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW, TABLES
 
 
@@ -40,11 +40,11 @@ def _migrate(url: str) -> None:
 
 
 @pytest.fixture
-def another(module_url: str) -> Iterator[Callable[[], SqlStore]]:
+def another(module_url: str) -> Iterator[Callable[[], Store]]:
     """Opens one more store on the same database, as another process would."""
-    opened: list[SqlStore] = []
+    opened: list[Store] = []
 
-    def open_another() -> SqlStore:
+    def open_another() -> Store:
         opened.append(open_store(module_url))
         return opened[-1]
 
@@ -54,7 +54,7 @@ def another(module_url: str) -> Iterator[Callable[[], SqlStore]]:
 
 
 @pytest.fixture
-def store(another: Callable[[], SqlStore]) -> SqlStore:
+def store(another: Callable[[], Store]) -> Store:
     """A store on an empty database."""
     store = another()
     with store._writer.transaction() as tx:
@@ -63,7 +63,7 @@ def store(another: Callable[[], SqlStore]) -> SqlStore:
 
 
 @pytest.fixture
-def rival(another: Callable[[], SqlStore], store: SqlStore) -> SqlStore:
+def rival(another: Callable[[], Store], store: Store) -> Store:
     """A second process's store on the same database."""
     return another()
 

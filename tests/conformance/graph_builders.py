@@ -5,7 +5,7 @@ from typing import Any
 
 from detent.execution.new_runs import Terms, _opened
 from detent.execution.run_graphs import Values, claimed_of_row
-from detent.kernel.advance import Course
+from detent.kernel.advance import RunGraph
 from detent.kernel.ancestry import verify
 from detent.kernel.expressions import recorded
 from detent.kernel.graph import AWAIT_JOB, VERSION, Document, Graph, Node, class_graph, freeze
@@ -13,7 +13,7 @@ from detent.kernel.operations import Settle, Start, Verdict
 from detent.kernel.rows import Await, Claimed, Lease, NewRun
 from detent.kernel.settle import Ending, Outcome, settle
 from detent.serialization.codec import Codec
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs.graphs import parts
 from tests.conformance.builders import NOW, SECOND, claim, enlist, key_of, new_run, one
 
@@ -63,8 +63,8 @@ def fan(number: int) -> Graph:
 # -- Beginning -------------------------------------------------------------------------------------
 
 
-def begin(store: SqlStore, graph: Graph, run_id: str = "run", *, worker: str = "w1", **of_run: Any) -> None:
-    """Begin a run of a graph, and put a worker into office."""
+def begin(store: Store, graph: Graph, run_id: str = "run", *, worker: str = "w1", **of_run: Any) -> None:
+    """Begin a run of a graph, and put a worker into liveness."""
     enlist(store, worker)
     assert one(store, beginning(graph, run_id, **of_run))[0].created
 
@@ -87,24 +87,24 @@ def beginning(graph: Graph, run_id: str = "run", **of_run: Any) -> Start:
 # -- Work ------------------------------------------------------------------------------------------
 
 
-def take(store: SqlStore, *nodes: str, worker: str = "w1", now: int = LATER) -> list[Claimed]:
+def take(store: Store, *nodes: str, worker: str = "w1", now: int = LATER) -> list[Claimed]:
     """Claim all that is due, which must be these nodes; in their order."""
     found = {item.node: item for item in grab(store, worker=worker, now=now)}
     assert sorted(found) == sorted(nodes)
     return [found[node] for node in nodes]
 
 
-def grab(store: SqlStore, *, worker: str = "w1", limit: int = 50, now: int = LATER) -> list[Claimed]:
+def grab(store: Store, *, worker: str = "w1", limit: int = 50, now: int = LATER) -> list[Claimed]:
     methods = [f"Flow.{letter}" for letter in "abcdefghijklmnop"]
     return claim(store, worker, limit=limit, now=now, jobs=["do", AWAIT_JOB, *methods])
 
 
-def course(graph: Graph, claimed: Claimed) -> Course:
-    return Course(graph=graph, values=Values(CODEC), claimed=claimed, methods=claimed.run_kind == "class")
+def run_graph(graph: Graph, claimed: Claimed) -> RunGraph:
+    return RunGraph(graph=graph, values=Values(CODEC), claimed=claimed, methods=claimed.run_kind == "class")
 
 
-def operators(store: SqlStore, graph: Graph, run_id: str = "run") -> Course:
-    return course(graph, claimed_of_row(store.run(run_id)))
+def operators(store: Store, graph: Graph, run_id: str = "run") -> RunGraph:
+    return run_graph(graph, claimed_of_row(store.run(run_id)))
 
 
 def ending(
@@ -122,11 +122,11 @@ def ending(
         now=end.now,
         plan=settle(claimed, end),
         parent=claimed.parent,
-        course=course(graph, claimed),
+        run_graph=run_graph(graph, claimed),
     )
 
 
-def finish(store: SqlStore, graph: Graph, *nodes: str, **given: Any) -> None:
+def finish(store: Store, graph: Graph, *nodes: str, **given: Any) -> None:
     """These nodes are due: they succeed."""
     store.apply([ending(item, graph, **given) for item in take(store, *nodes)])
 
@@ -135,12 +135,12 @@ def verdicts(answers: list[Any]) -> list[Verdict]:
     return [answer.verdict for answer in answers]
 
 
-def intact(store: SqlStore, *known: Graph, run_id: str = "run") -> bool:
+def intact(store: Store, *known: Graph, run_id: str = "run") -> bool:
     """Whether the chain of hashes holds."""
     return verify(run_id, known, store.executions(run_id)) == []
 
 
-def meddle(store: SqlStore, statement: str) -> None:
+def meddle(store: Store, statement: str) -> None:
     with store._writer.transaction() as tx:
         assert tx.run(statement) == 1
 
@@ -152,18 +152,18 @@ def for_run(target: str, run_id: str = "run") -> Await:
 # -- Looks -----------------------------------------------------------------------------------------
 
 
-def states(store: SqlStore, run_id: str = "run") -> dict[str, str]:
+def states(store: Store, run_id: str = "run") -> dict[str, str]:
     """The state of the latest attempt at each node, as people see it."""
     rows = sorted(store.executions(run_id), key=lambda row: row.attempt)
     waiting = ("ready", "timer", "parked")
     return {row.node: "scheduled" if row.state in waiting else row.state for row in rows}
 
 
-def outcomes(store: SqlStore, run_id: str = "run") -> dict[str, str | None]:
+def outcomes(store: Store, run_id: str = "run") -> dict[str, str | None]:
     return {row.node: row.outcome for row in sorted(store.executions(run_id), key=lambda row: row.attempt)}
 
 
-def counts(store: SqlStore, run_id: str = "run") -> dict[str, tuple[int, int]]:
+def counts(store: Store, run_id: str = "run") -> dict[str, tuple[int, int]]:
     with store._reading() as tx:
         rows = tx.query(f"SELECT node, settled, required FROM detent_readiness WHERE run_id = '{run_id}'")
     return {node: (settled, required) for node, settled, required in rows}
@@ -188,7 +188,7 @@ class Taker:
     def give_back(self, tokens: Iterable[str]) -> None:
         self.room += len(list(tokens))
 
-    def astray(self, tokens: Iterable[str]) -> None:
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
         lost = list(tokens)
         self.give_back(lost)
         self.lost += lost

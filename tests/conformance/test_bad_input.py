@@ -23,7 +23,7 @@ from detent.kernel.operations import Operation, Start, Verdict
 from detent.serialization.codec import Codec
 from detent.stores.driver import Trouble, Tx
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     claim,
@@ -64,7 +64,7 @@ UNFIT = {"NUL": "a\x00b", "a lone surrogate": "a\ud800b", "too long": "x" * 501,
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_odd_text_comes_back_as_it_went_in(store: SqlStore, text: str) -> None:
+def test_odd_text_comes_back_as_it_went_in(store: Store, text: str) -> None:
     value = Codec().encode({"text": text, text: [text]}, "it")
     enlist(store, "w1")
     one(store, start("run", input=value))
@@ -82,7 +82,7 @@ def test_odd_text_comes_back_as_it_went_in(store: SqlStore, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", [text for text in ODD if text])
-def test_odd_names_find_what_they_named(store: SqlStore, name: str) -> None:
+def test_odd_names_find_what_they_named(store: Store, name: str) -> None:
     enlist(store, "w1")
     run = new_run(name, type=name, queue=name, hero_type=name, hero_id=name, exclusive=1)
     one(store, Start(runs=[run], executions=[new_main(name, job=name, queue=name)], chosen=True))
@@ -101,7 +101,7 @@ def test_odd_names_find_what_they_named(store: SqlStore, name: str) -> None:
     assert state_of(store, name) == "ready"
 
 
-def test_names_that_differ_only_in_case_or_accent_are_different(store: SqlStore) -> None:
+def test_names_that_differ_only_in_case_or_accent_are_different(store: Store) -> None:
     names = ["order", "ORDER", "ordér", "ord\u0065\u0301r"]
     one(store, start(*names, chosen=True))
     assert len(store.runs(limit=10)) == 4
@@ -133,7 +133,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("what", "bad"), REFUSED)
-def test_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, what: str, bad: str) -> None:
+def test_an_unfit_name_is_refused_and_its_neighbours_go_on(store: Store, what: str, bad: str) -> None:
     one(store, start("neighbour"))
     refused, fine = store.apply([refused_operations(bad)[what], start("fine")]).answers
     assert isinstance(refused, NameUnfit)
@@ -142,7 +142,7 @@ def test_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, what
 
 
 @pytest.mark.parametrize("bad", UNFIT.values(), ids=UNFIT)
-def test_a_step_of_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlStore, bad: str) -> None:
+def test_a_step_of_an_unfit_name_is_refused_and_its_neighbours_go_on(store: Store, bad: str) -> None:
     main = executing(store)
     refused, fine = store.apply([recording(main, new_step(key=bad)), recording(main, new_step())]).answers
     assert isinstance(refused, NameUnfit)
@@ -150,7 +150,7 @@ def test_a_step_of_an_unfit_name_is_refused_and_its_neighbours_go_on(store: SqlS
     assert isinstance(one(store, recording(main, new_step(key=bad))), NameUnfit)
 
 
-def test_the_longest_names_fit(store: SqlStore) -> None:
+def test_the_longest_names_fit(store: Store) -> None:
     name, key = "é" * 255, "ü" * 500
     enlist(store, "w1")
     run = new_run(name, type=name, queue=name, hero_type=name, hero_id=name, exclusive=1)
@@ -167,7 +167,7 @@ def test_the_longest_names_fit(store: SqlStore) -> None:
     assert (state_of(store, name), state_of(store, name, name)) == ("ready", "ready")
 
 
-def test_four_mebibytes_travel_in_a_batch(store: SqlStore) -> None:
+def test_four_mebibytes_travel_in_a_batch(store: Store) -> None:
     """The largest payload that an app takes by default, of characters that have to be escaped."""
     quotes = Codec().encode("\"'\\" * 500_000, "it")
     emoji = Codec().encode("🚀" * 1_000_000, "it")
@@ -188,7 +188,7 @@ def test_four_mebibytes_travel_in_a_batch(store: SqlStore) -> None:
     assert store.unread("b", "paid", limit=1)[0].value == quotes
 
 
-def test_a_batch_of_more_than_one_packet_is_written_in_pieces(store: SqlStore) -> None:
+def test_a_batch_of_more_than_one_packet_is_written_in_pieces(store: Store) -> None:
     enlist(store, "w1")
     one(store, start("a"))
     [main] = claim(store)
@@ -199,7 +199,7 @@ def test_a_batch_of_more_than_one_packet_is_written_in_pieces(store: SqlStore) -
 
 
 @pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
-def test_what_the_server_cannot_take_at_all_is_an_error_and_not_a_lost_connection(store: SqlStore) -> None:
+def test_what_the_server_cannot_take_at_all_is_an_error_and_not_a_lost_connection(store: Store) -> None:
     """A committer waits for a lost database for ever; for this there would be nothing to wait for."""
     before = everything(store)
     with pytest.raises(PacketTooLarge, match=r"the input of run .* MySQL .*max_allowed_packet") as caught:
@@ -211,7 +211,7 @@ def test_what_the_server_cannot_take_at_all_is_an_error_and_not_a_lost_connectio
 
 @pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
 def test_a_small_packet_limit_of_the_server_is_respected(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that fit are sent in pieces; one that does not is refused, and its neighbours with it."""
     enlist(store, "w1")
@@ -239,7 +239,7 @@ def test_a_small_packet_limit_of_the_server_is_respected(
 
 
 @pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
-def test_the_packet_limit_counts_what_a_users_session_escapes(store: SqlStore, url: str) -> None:
+def test_the_packet_limit_counts_what_a_users_session_escapes(store: Store, url: str) -> None:
     """There a backslash and a double quote take two bytes each, and the connection would be lost."""
     place = urlsplit(url)
     connection = pymysql.connect(
@@ -300,9 +300,7 @@ def test_a_database_that_is_not_there_is_unavailable(url: str) -> None:
 
 
 @pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
-def test_a_cut_connection_is_told_as_lost_and_the_next_verb_has_another(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_a_cut_connection_is_told_as_lost_and_the_next_verb_has_another(store: Store, rival: Store) -> None:
     one(store, start("a"))
     _cut_all_connections(store, rival)
     with pytest.raises(Exception) as caught:
@@ -311,7 +309,7 @@ def test_a_cut_connection_is_told_as_lost_and_the_next_verb_has_another(
     assert one(store, start("b"))[0].created
 
 
-def test_a_connection_in_use_when_its_store_is_closed_is_closed_by_its_user(store: SqlStore) -> None:
+def test_a_connection_in_use_when_its_store_is_closed_is_closed_by_its_user(store: Store) -> None:
     with store._reading() as tx:
         connection = tx.connection
         store.close()
@@ -320,7 +318,7 @@ def test_a_connection_in_use_when_its_store_is_closed_is_closed_by_its_user(stor
         connection.cursor().execute("SELECT 1")
 
 
-def _cut_all_connections(store: SqlStore, through: SqlStore) -> None:
+def _cut_all_connections(store: Store, through: Store) -> None:
     with store._writer.transaction() as tx:
         mine = tx.query(
             "SELECT pg_backend_pid()" if store.dialect == "postgres" else "SELECT CONNECTION_ID()"
@@ -332,7 +330,7 @@ def _cut_all_connections(store: SqlStore, through: SqlStore) -> None:
             tx.run(f"KILL {int(mine[0][0])}")
 
 
-def test_a_clock_that_goes_backwards_makes_nothing_early(store: SqlStore) -> None:
+def test_a_clock_that_goes_backwards_makes_nothing_early(store: Store) -> None:
     enlist(store, "w1")
     one(store, Start(runs=[new_run()], executions=[new_main(state="timer", scheduled_for=NOW)]))
     assert claim(store, now=NOW - 1) == []
@@ -341,6 +339,6 @@ def test_a_clock_that_goes_backwards_makes_nothing_early(store: SqlStore) -> Non
     assert store.run("run").finished_at == NOW - 10
 
 
-def test_a_worker_may_have_any_name(store: SqlStore) -> None:
+def test_a_worker_may_have_any_name(store: Store) -> None:
     store.register(worker_row("w:%s'\\\"🚀"))
     assert [row.id for row in store.workers()] == ["w:%s'\\\"🚀"]

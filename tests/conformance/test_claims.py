@@ -6,7 +6,7 @@ import pytest
 
 from detent.kernel.operations import Start
 from detent.kernel.rows import NewExecution
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import claims
 from tests.conformance.builders import (
     NOW,
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.usefixtures("_workers")
 
 
 @pytest.fixture
-def _workers(store: SqlStore) -> None:
+def _workers(store: Store) -> None:
     enlist(store, "w1", "w2")
 
 
-def schedule(store: SqlStore, *mains: NewExecution) -> None:
+def schedule(store: Store, *mains: NewExecution) -> None:
     one(store, Start(runs=[new_run(row.run_id) for row in mains], executions=list(mains)))
 
 
@@ -40,7 +40,7 @@ def ids(claimed: list[Any]) -> list[str]:
     return [row.run_id for row in claimed]
 
 
-def test_a_claim_tells_all_that_the_worker_needs(store: SqlStore) -> None:
+def test_a_claim_tells_all_that_the_worker_needs(store: Store) -> None:
     run = new_run(
         input='{"args":[1]}', parent="p", parent_key="k", deadline=NOW + 9, forked_from="f", priority=2
     )
@@ -59,20 +59,20 @@ def test_a_claim_tells_all_that_the_worker_needs(store: SqlStore) -> None:
     assert (claimed.job, claimed.queue, claimed.precedence, claimed.input) == ("flow", "default", -2, "5")
 
 
-def test_an_execution_never_begins_before_it_was_made(store: SqlStore) -> None:
+def test_an_execution_never_begins_before_it_was_made(store: Store) -> None:
     """A claim looks at the clock first, and may then wait for the one who makes it."""
     schedule(store, new_main(created_at=NOW, scheduled_for=NOW))
     [claimed] = claim(store, now=NOW - SECOND)
     assert (claimed.started_at, execution(store).started_at) == (NOW, NOW)
 
 
-def test_what_is_claimed_is_claimed_once(store: SqlStore) -> None:
+def test_what_is_claimed_is_claimed_once(store: Store) -> None:
     one(store, start("a"))
     assert (ids(claim(store, "w1")), ids(claim(store, "w2"))) == (["a"], [])
     assert (state_of(store, "a"), store.run("a").performing) == ("executing", 1)
 
 
-def test_a_claim_twice_takes_the_next_ones(store: SqlStore) -> None:
+def test_a_claim_twice_takes_the_next_ones(store: Store) -> None:
     one(store, start("a", "b", "c"))
     assert [ids(claim(store, limit=2)), ids(claim(store, limit=2)), ids(claim(store))] == [
         ["a", "b"],
@@ -81,7 +81,7 @@ def test_a_claim_twice_takes_the_next_ones(store: SqlStore) -> None:
     ]
 
 
-def test_the_order_is_priority_then_time_then_id(store: SqlStore) -> None:
+def test_the_order_is_priority_then_time_then_id(store: Store) -> None:
     schedule(
         store,
         new_main("late", scheduled_for=NOW),
@@ -95,34 +95,34 @@ def test_the_order_is_priority_then_time_then_id(store: SqlStore) -> None:
     assert claimed == ["urgent", "a", "b", "early", "late", "patient"]
 
 
-def test_queues_are_taken_in_the_order_asked_for(store: SqlStore) -> None:
+def test_queues_are_taken_in_the_order_asked_for(store: Store) -> None:
     schedule(store, new_main("slow", queue="slow", precedence=-9), new_main("fast", queue="fast"))
     assert ids(claim(store, queues=["fast", "slow"])) == ["fast"]
     assert ids(claim(store, queues=["fast"])) == []
     assert ids(claim(store, queues=["fast", "slow"])) == ["slow"]
 
 
-def test_what_a_worker_does_not_know_stays_for_others(store: SqlStore) -> None:
+def test_what_a_worker_does_not_know_stays_for_others(store: Store) -> None:
     schedule(store, new_main("old", job="flow", precedence=-1), new_main("new", job="flow_v2"))
     assert ids(claim(store, "w1", limit=5, jobs=["flow_v2"])) == ["new"]
     assert state_of(store, "old") == "ready"
     assert ids(claim(store, "w2", limit=5, jobs=["flow"])) == ["old"]
 
 
-def test_a_worker_that_knows_nothing_gets_nothing(store: SqlStore) -> None:
+def test_a_worker_that_knows_nothing_gets_nothing(store: Store) -> None:
     one(store, start("a"))
     assert claim(store, jobs=[]) == []
     assert claim(store, queues=[]) == []
     assert store.claim("w1", queues=["default"], jobs=["flow"], tokens=[], now=NOW) == []
 
 
-def test_a_worker_that_is_not_in_office_gets_nothing(store: SqlStore) -> None:
+def test_a_worker_that_is_not_alive_gets_nothing(store: Store) -> None:
     one(store, start("a"))
     assert claim(store, "stranger") == []
     assert state_of(store, "a") == "ready"
 
 
-def test_two_claims_at_once_take_different_rows(store: SqlStore, rival: SqlStore) -> None:
+def test_two_claims_at_once_take_different_rows(store: Store, rival: Store) -> None:
     one(store, start(*[f"r{number}" for number in range(10)]))
     with store._claims.transaction() as tx:
         tokens = [f"t{number}" for number in range(4)]
@@ -135,10 +135,10 @@ def test_two_claims_at_once_take_different_rows(store: SqlStore, rival: SqlStore
     assert not set(ids(ours)) & set(ids(theirs))
 
 
-def test_many_claims_from_two_processes_take_each_row_once(store: SqlStore, rival: SqlStore) -> None:
+def test_many_claims_from_two_processes_take_each_row_once(store: Store, rival: Store) -> None:
     one(store, start(*[f"r{number:03}" for number in range(300)]))
 
-    def take_all(through: SqlStore, worker: str) -> list[str]:
+    def take_all(through: Store, worker: str) -> list[str]:
         taken: list[str] = []
         while rows := claim(through, worker, limit=7):
             taken += ids(rows)
@@ -151,7 +151,7 @@ def test_many_claims_from_two_processes_take_each_row_once(store: SqlStore, riva
     assert len({*taken, *left}) == 300
 
 
-def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: SqlStore, rival: SqlStore) -> None:
+def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: Store, rival: Store) -> None:
     one(store, start("a", "b"))
     with store._writer.transaction() as tx:
         tx.query(tx.sql.lock_run, id="a")
@@ -163,7 +163,7 @@ def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: SqlStore, rival: Sql
     assert state_of(store, "a") == "canceled"
 
 
-def test_a_pause_finds_what_was_claimed_a_moment_before(store: SqlStore, rival: SqlStore) -> None:
+def test_a_pause_finds_what_was_claimed_a_moment_before(store: Store, rival: Store) -> None:
     one(store, start("a"))
     with store._claims.transaction() as tx:
         claims.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)()
@@ -175,14 +175,14 @@ def test_a_pause_finds_what_was_claimed_a_moment_before(store: SqlStore, rival: 
 # -- Timers ----------------------------------------------------------------------------------------
 
 
-def test_a_timer_is_never_early(store: SqlStore) -> None:
+def test_a_timer_is_never_early(store: Store) -> None:
     schedule(store, new_main("a", state="timer", scheduled_for=NOW + 10))
     assert ids(claim(store, now=NOW + 9)) == []
     assert state_of(store, "a") == "timer"
     assert ids(claim(store, now=NOW + 10)) == ["a"]
 
 
-def test_the_next_timer_is_told(store: SqlStore) -> None:
+def test_the_next_timer_is_told(store: Store) -> None:
     assert store.next_due() is None
     schedule(
         store,
@@ -194,7 +194,7 @@ def test_the_next_timer_is_told(store: SqlStore) -> None:
 
 
 def test_more_timers_than_are_promoted_at_once_are_all_claimed_in_the_end(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "PROMOTED_AT_ONCE", 3)
     runs = [f"r{number}" for number in range(8)]
@@ -202,12 +202,12 @@ def test_more_timers_than_are_promoted_at_once_are_all_claimed_in_the_end(
     assert [len(claim(store, limit=8)) for _ in range(4)] == [3, 3, 2, 0]
 
 
-def test_timers_that_come_due_are_claimed_once_by_two_processes(store: SqlStore, rival: SqlStore) -> None:
+def test_timers_that_come_due_are_claimed_once_by_two_processes(store: Store, rival: Store) -> None:
     schedule(store, *[new_main(f"r{number}", state="timer", scheduled_for=NOW) for number in range(200)])
 
-    def take_all(through: SqlStore, worker: str) -> list[str]:
+    def take_all(through: Store, worker: str) -> list[str]:
         taken: list[str] = []
-        while through.next_due() is not None or through.pulse(now=NOW).ready:
+        while through.next_due() is not None or through.read_heartbeat(now=NOW).ready:
             taken += ids(claim(through, worker, limit=20))
         return taken
 
@@ -219,7 +219,7 @@ def test_timers_that_come_due_are_claimed_once_by_two_processes(store: SqlStore,
 # -- Handing back ----------------------------------------------------------------------------------
 
 
-def test_what_is_handed_back_is_as_if_never_claimed(store: SqlStore) -> None:
+def test_what_is_handed_back_is_as_if_never_claimed(store: Store) -> None:
     one(store, start("a"))
     claimed = claim(store, "w1")
     store.release(claimed)
@@ -229,7 +229,7 @@ def test_what_is_handed_back_is_as_if_never_claimed(store: SqlStore) -> None:
     assert ids(claim(store, "w2")) == ["a"]
 
 
-def test_handing_back_what_others_hold_by_now_does_nothing(store: SqlStore) -> None:
+def test_handing_back_what_others_hold_by_now_does_nothing(store: Store) -> None:
     one(store, start("a"))
     claimed = claim(store, "w1")
     store.release(claimed)
@@ -238,7 +238,7 @@ def test_handing_back_what_others_hold_by_now_does_nothing(store: SqlStore) -> N
     assert (state_of(store, "a"), execution(store, "a").worker) == ("executing", "w2")
 
 
-def test_what_is_handed_back_while_its_run_is_paused_is_held(store: SqlStore) -> None:
+def test_what_is_handed_back_while_its_run_is_paused_is_held(store: Store) -> None:
     one(store, start("a"))
     claimed = claim(store, "w1")
     store.pause("a", reason=None, now=NOW)
@@ -246,7 +246,7 @@ def test_what_is_handed_back_while_its_run_is_paused_is_held(store: SqlStore) ->
     assert state_of(store, "a") == "held"
 
 
-def test_handing_back_beside_a_pause_does_not_slip_past_it(store: SqlStore, rival: SqlStore) -> None:
+def test_handing_back_beside_a_pause_does_not_slip_past_it(store: Store, rival: Store) -> None:
     one(store, start("a"))
     claimed = claim(store, "w1")
     with store._writer.transaction() as tx:
@@ -258,7 +258,7 @@ def test_handing_back_beside_a_pause_does_not_slip_past_it(store: SqlStore, riva
     assert state_of(store, "a") == "held"
 
 
-def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_tokens(store: SqlStore) -> None:
+def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_tokens(store: Store) -> None:
     one(store, start("a", "b", "c"))
     lost = claim(store, "w1", limit=2)
     kept = claim(store, "w1")
@@ -270,11 +270,11 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_by_its_tokens(store: SqlSt
     assert state_of(store, "c") == "executing"
 
 
-def test_handing_nothing_back_is_fine(store: SqlStore) -> None:
+def test_handing_nothing_back_is_fine(store: Store) -> None:
     store.release([])
 
 
-def test_a_claim_sees_what_its_own_process_has_just_spawned(store: SqlStore) -> None:
+def test_a_claim_sees_what_its_own_process_has_just_spawned(store: Store) -> None:
     main = executing(store, "run", "w1")
     one(store, spawning(main, "x"))
     assert [row.node for row in claim(store, "w1")] == ["x"]

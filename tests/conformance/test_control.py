@@ -8,7 +8,7 @@ from detent.errors import AlreadyRunning, InvalidState, RunNotFound
 from detent.kernel.operations import Start, Verdict
 from detent.kernel.rows import RunEnd
 from detent.kernel.settle import Outcome
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import control
 from tests.conformance.builders import (
     NOW,
@@ -42,15 +42,15 @@ LATER = NOW + 60 * SECOND
 FAILURE = '{"type":"E","message":"broken"}'
 
 
-def pause(store: SqlStore, run: str = "run") -> None:
+def pause(store: Store, run: str = "run") -> None:
     store.pause(run, reason="looking into it", now=NOW)
 
 
-def cancel(store: SqlStore, run: str = "run") -> list[str]:
-    return store.cancel(run, reason="changed our mind", now=NOW + SECOND)
+def cancel(store: Store, run: str = "run") -> list[str]:
+    return store.cancel(run, reason="changed our bound", now=NOW + SECOND)
 
 
-def failed(store: SqlStore) -> None:
+def failed(store: Store) -> None:
     main = executing(store)
     one(store, recording(main, new_step(key="ok", seq=1)))
     one(store, recording(main, new_step(key="broken", seq=2, state="failed", result=None, error=FAILURE)))
@@ -60,7 +60,7 @@ def failed(store: SqlStore) -> None:
 # -- Pause and resume ------------------------------------------------------------------------------
 
 
-def test_a_paused_run_is_not_claimed(store: SqlStore) -> None:
+def test_a_paused_run_is_not_claimed(store: Store) -> None:
     one(store, start())
     pause(store)
     assert (store.run("run").state, state_of(store)) == ("paused", "held")
@@ -70,7 +70,7 @@ def test_a_paused_run_is_not_claimed(store: SqlStore) -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "timer", "parked"])
-def test_resume_keeps_the_times(store: SqlStore, state: str) -> None:
+def test_resume_keeps_the_times(store: Store, state: str) -> None:
     due = {"ready": NOW, "timer": LATER, "parked": None}[state]
     one(store, Start(runs=[new_run()], executions=[new_main(state=state, scheduled_for=due)]))
     pause(store)
@@ -80,14 +80,14 @@ def test_resume_keeps_the_times(store: SqlStore, state: str) -> None:
     assert events(store) == ["paused", "resumed"]
 
 
-def test_a_timer_that_came_due_during_the_pause_is_ready_on_resume(store: SqlStore) -> None:
+def test_a_timer_that_came_due_during_the_pause_is_ready_on_resume(store: Store) -> None:
     one(store, Start(runs=[new_run()], executions=[new_main(state="timer", scheduled_for=LATER)]))
     pause(store)
     store.resume("run", now=LATER + SECOND)
     assert (state_of(store), execution(store).scheduled_for) == ("ready", LATER)
 
 
-def test_what_executes_during_a_pause_ends_and_is_recorded(store: SqlStore) -> None:
+def test_what_executes_during_a_pause_ends_and_is_recorded(store: Store) -> None:
     main = executing(store)
     pause(store)
     assert state_of(store) == "executing"
@@ -96,7 +96,7 @@ def test_what_executes_during_a_pause_ends_and_is_recorded(store: SqlStore) -> N
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel"])
-def test_a_verb_twice_is_an_invalid_state(store: SqlStore, verb: str) -> None:
+def test_a_verb_twice_is_an_invalid_state(store: Store, verb: str) -> None:
     one(store, start())
     if verb == "resume":
         pause(store)
@@ -112,7 +112,7 @@ def test_a_verb_twice_is_an_invalid_state(store: SqlStore, verb: str) -> None:
     assert (caught.value.verb, caught.value.run_id) == (verb, "run")
 
 
-def test_what_is_not_there_cannot_be_controlled(store: SqlStore) -> None:
+def test_what_is_not_there_cannot_be_controlled(store: Store) -> None:
     for act in (pause, cancel):
         with pytest.raises(RunNotFound):
             act(store, "nowhere")
@@ -120,7 +120,7 @@ def test_what_is_not_there_cannot_be_controlled(store: SqlStore) -> None:
         store.resume("nowhere", now=NOW)
 
 
-def test_of_two_resumes_at_once_one_is_refused(store: SqlStore, rival: SqlStore) -> None:
+def test_of_two_resumes_at_once_one_is_refused(store: Store, rival: Store) -> None:
     one(store, start())
     pause(store)
     with store._writer.transaction() as tx:
@@ -132,7 +132,7 @@ def test_of_two_resumes_at_once_one_is_refused(store: SqlStore, rival: SqlStore)
     assert events(store) == ["paused", "resumed"]
 
 
-def test_resuming_what_failed_begins_a_new_attempt_with_a_fresh_budget(store: SqlStore) -> None:
+def test_resuming_what_failed_begins_a_new_attempt_with_a_fresh_budget(store: Store) -> None:
     failed(store)
     store.resume("run", now=NOW + 5 * SECOND)
     run, main = store.run("run"), execution(store)
@@ -140,7 +140,7 @@ def test_resuming_what_failed_begins_a_new_attempt_with_a_fresh_budget(store: Sq
     assert (main.attempt, main.state, main.failures, main.recoveries) == (2, "ready", 0, 0)
 
 
-def test_resuming_sets_the_last_failure_aside_and_keeps_it_in_the_history(store: SqlStore) -> None:
+def test_resuming_sets_the_last_failure_aside_and_keeps_it_in_the_history(store: Store) -> None:
     failed(store)
     store.resume("run", now=NOW)
     assert [step.key for step in store.journal(["run"])["run"]] == ["ok"]
@@ -148,7 +148,7 @@ def test_resuming_sets_the_last_failure_aside_and_keeps_it_in_the_history(store:
     assert aside == [{"step": "broken", "error": {"type": "E", "message": "broken"}}]
 
 
-def test_resuming_what_an_exception_paused_tries_that_node_again(store: SqlStore) -> None:
+def test_resuming_what_an_exception_paused_tries_that_node_again(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     [piece] = claim(store)
@@ -158,7 +158,7 @@ def test_resuming_what_an_exception_paused_tries_that_node_again(store: SqlStore
     assert (again.attempt, again.state) == (2, "ready")
 
 
-def test_a_failure_that_the_workflow_has_seen_is_not_tried_again_by_pause_and_resume(store: SqlStore) -> None:
+def test_a_failure_that_the_workflow_has_seen_is_not_tried_again_by_pause_and_resume(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     [piece] = claim(store)
@@ -168,7 +168,7 @@ def test_a_failure_that_the_workflow_has_seen_is_not_tried_again_by_pause_and_re
     assert (state_of(store, node="a"), execution(store, node="a").attempt) == ("failed", 1)
 
 
-def test_resuming_what_was_undone_is_refused(store: SqlStore) -> None:
+def test_resuming_what_was_undone_is_refused(store: Store) -> None:
     main = executing(store)
     one(store, recording(main, new_step(key="undo", kind="undo", state="waiting", result=None)))
     one(store, settling(main, Outcome.FAILED, error=FAILURE))
@@ -177,7 +177,7 @@ def test_resuming_what_was_undone_is_refused(store: SqlStore) -> None:
     assert store.run("run").state == "failed"
 
 
-def test_resuming_a_parent_resumes_its_failed_children(store: SqlStore) -> None:
+def test_resuming_a_parent_resumes_its_failed_children(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -188,7 +188,7 @@ def test_resuming_a_parent_resumes_its_failed_children(store: SqlStore) -> None:
     assert (state_of(store), state_of(store, "child")) == ("ready", "ready")
 
 
-def test_a_failed_run_cannot_be_resumed_while_its_hero_has_another(store: SqlStore) -> None:
+def test_a_failed_run_cannot_be_resumed_while_its_hero_has_another(store: Store) -> None:
     one(store, start("first", hero_type="Order", hero_id="7", exclusive=1))
     enlist(store, "w1")
     [claimed] = claim(store)
@@ -203,7 +203,7 @@ def test_a_failed_run_cannot_be_resumed_while_its_hero_has_another(store: SqlSto
 # -- Cancel ----------------------------------------------------------------------------------------
 
 
-def test_a_canceled_run_leaves_nothing_scheduled(store: SqlStore) -> None:
+def test_a_canceled_run_leaves_nothing_scheduled(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a", "b"))
     one(store, parking(main, for_message(), wake_at=LATER))
@@ -214,17 +214,17 @@ def test_a_canceled_run_leaves_nothing_scheduled(store: SqlStore) -> None:
         ("canceled", "canceled_by_operator")
     }
     [(_, event, text)] = store.history("run")
-    assert (event, detail(text)) == ("canceled", {"reason": "changed our mind"})
+    assert (event, detail(text)) == ("canceled", {"reason": "changed our bound"})
 
 
-def test_a_paused_run_can_be_canceled(store: SqlStore) -> None:
+def test_a_paused_run_can_be_canceled(store: Store) -> None:
     one(store, start())
     pause(store)
     cancel(store)
     assert (store.run("run").state, state_of(store)) == ("canceled", "canceled")
 
 
-def test_a_cancel_reaches_children_and_their_children(store: SqlStore) -> None:
+def test_a_cancel_reaches_children_and_their_children(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -235,7 +235,7 @@ def test_a_cancel_reaches_children_and_their_children(store: SqlStore) -> None:
     assert state_of(store, "child") == "executing"
 
 
-def test_a_cancel_leaves_finished_children_as_they_are(store: SqlStore) -> None:
+def test_a_cancel_leaves_finished_children_as_they_are(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -244,7 +244,7 @@ def test_a_cancel_leaves_finished_children_as_they_are(store: SqlStore) -> None:
     assert store.run("child").state == "finished"
 
 
-def test_what_has_a_compensation_is_woken_to_be_undone(store: SqlStore) -> None:
+def test_what_has_a_compensation_is_woken_to_be_undone(store: Store) -> None:
     main = executing(store)
     one(store, recording(main, new_step(undo="refund")))
     one(store, spawning(main, "a"))
@@ -256,7 +256,7 @@ def test_what_has_a_compensation_is_woken_to_be_undone(store: SqlStore) -> None:
     assert (claimed.node, claimed.run_state) == ("main", "canceled")
 
 
-def test_a_cancel_beside_a_childs_birth_reaches_the_child(store: SqlStore, rival: SqlStore) -> None:
+def test_a_cancel_beside_a_childs_birth_reaches_the_child(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, begetting(main, "child")):
         attempt = Attempt(lambda: cancel(rival))
@@ -265,7 +265,7 @@ def test_a_cancel_beside_a_childs_birth_reaches_the_child(store: SqlStore, rival
     assert store.run("child").state == "canceled"
 
 
-def test_a_cancel_beside_its_childs_settle_does_not_deadlock(store: SqlStore, rival: SqlStore) -> None:
+def test_a_cancel_beside_its_childs_settle_does_not_deadlock(store: Store, rival: Store) -> None:
     """The child's id comes before its parent's: only one order of locking suits both."""
     main = executing(store)
     one(store, begetting(main, "a-child"))
@@ -278,7 +278,7 @@ def test_a_cancel_beside_its_childs_settle_does_not_deadlock(store: SqlStore, ri
     assert (store.run("a-child").state, store.run("run").state) == ("finished", "canceled")
 
 
-def test_a_cancel_that_wins_over_a_message_refuses_it(store: SqlStore) -> None:
+def test_a_cancel_that_wins_over_a_message_refuses_it(store: Store) -> None:
     one(store, start())
     cancel(store)
     answer = one(store, message())
@@ -286,7 +286,7 @@ def test_a_cancel_that_wins_over_a_message_refuses_it(store: SqlStore) -> None:
     assert (answer.verb, answer.state) == ("send to", "canceled")
 
 
-def test_a_message_that_is_sent_again_after_the_end_of_its_run_was_delivered(store: SqlStore) -> None:
+def test_a_message_that_is_sent_again_after_the_end_of_its_run_was_delivered(store: Store) -> None:
     """Its sender did not see the first answer.  Another message is refused."""
     one(store, start())
     assert one(store, message()) == Verdict.APPLIED
@@ -298,7 +298,7 @@ def test_a_message_that_is_sent_again_after_the_end_of_its_run_was_delivered(sto
 # -- Watch and note --------------------------------------------------------------------------------
 
 
-def test_the_ends_of_many_runs_are_read_at_once(store: SqlStore) -> None:
+def test_the_ends_of_many_runs_are_read_at_once(store: Store) -> None:
     enlist(store, "w1")
     one(store, start("a", "b", "c", "d"))
     first, second = claim(store, limit=2)
@@ -313,12 +313,12 @@ def test_the_ends_of_many_runs_are_read_at_once(store: SqlStore) -> None:
     assert store.ends([]) == []
 
 
-def test_watching_twice_changes_nothing(store: SqlStore) -> None:
+def test_watching_twice_changes_nothing(store: Store) -> None:
     one(store, start())
     assert [store.ends(["run"], watch=["run", "run", "nowhere"]) for _ in range(2)] == [[], []]
 
 
-def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: SqlStore, rival: SqlStore) -> None:
+def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, settling(main, result="1")):
         attempt = Attempt(lambda: rival.ends(["run"], watch=["run"]))
@@ -326,7 +326,7 @@ def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: SqlStore, rival: 
     assert attempt.result() == [("run", RunEnd(state="finished", result="1"))]
 
 
-def test_a_note_is_a_line_of_the_history_and_twice_is_two(store: SqlStore) -> None:
+def test_a_note_is_a_line_of_the_history_and_twice_is_two(store: Store) -> None:
     one(store, start())
     for _ in range(2):
         store.note("run", "unasked", {"steps": ["a"]}, now=NOW)

@@ -7,7 +7,7 @@ import pytest
 
 from detent.kernel.operations import Start
 from detent.kernel.rows import Claimed
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW, SECOND, Attempt, claim, enlist, new_main, new_run, one
 
 pytestmark = pytest.mark.usefixtures("_workers")
@@ -15,16 +15,16 @@ _tokens = itertools.count(1)
 
 
 @pytest.fixture
-def _workers(store: SqlStore) -> None:
+def _workers(store: Store) -> None:
     enlist(store, "w1", "w2")
 
 
-def begin(store: SqlStore, run_id: str = "run", deadline: int = NOW + SECOND, **main: Any) -> None:
+def begin(store: Store, run_id: str = "run", deadline: int = NOW + SECOND, **main: Any) -> None:
     start = Start(runs=[new_run(run_id, deadline=deadline)], executions=[new_main(run_id, **main)])
     one(store, start)
 
 
-def overdue(store: SqlStore, worker: str = "w1", *, now: int = NOW + SECOND, **given: Any) -> list[Claimed]:
+def overdue(store: Store, worker: str = "w1", *, now: int = NOW + SECOND, **given: Any) -> list[Claimed]:
     asked: dict[str, Any] = {"queues": {"default"}, "jobs": {"flow"}} | given
     return store.claim_overdue(worker, token=lambda: f"{worker}-late-{next(_tokens)}", now=now, **asked)
 
@@ -34,7 +34,7 @@ def overdue(store: SqlStore, worker: str = "w1", *, now: int = NOW + SECOND, **g
     [{}, {"state": "timer", "scheduled_for": NOW + 60 * SECOND}, {"state": "parked", "scheduled_for": None}],
     ids=["ready", "timer", "parked"],
 )
-def test_a_waiting_run_is_claimed_at_its_deadline_and_once(store: SqlStore, main: dict[str, Any]) -> None:
+def test_a_waiting_run_is_claimed_at_its_deadline_and_once(store: Store, main: dict[str, Any]) -> None:
     begin(store, **main)
     assert store.next_deadline() == NOW + SECOND
     assert overdue(store, now=NOW) == []
@@ -45,13 +45,13 @@ def test_a_waiting_run_is_claimed_at_its_deadline_and_once(store: SqlStore, main
 
 
 @pytest.mark.parametrize("given", [{"jobs": {"other"}}, {"queues": {"other"}}], ids=["job", "queue"])
-def test_a_worker_leaves_what_it_does_not_serve(store: SqlStore, given: dict[str, Any]) -> None:
+def test_a_worker_leaves_what_it_does_not_serve(store: Store, given: dict[str, Any]) -> None:
     begin(store)
     assert overdue(store, **given) == []
     assert len(overdue(store, "w2", now=NOW + 9 * SECOND)) == 1
 
 
-def test_a_run_that_executes_is_looked_at_again_later(store: SqlStore) -> None:
+def test_a_run_that_executes_is_looked_at_again_later(store: Store) -> None:
     begin(store)
     [held] = claim(store)
     assert overdue(store, "w2") == []
@@ -60,22 +60,22 @@ def test_a_run_that_executes_is_looked_at_again_later(store: SqlStore) -> None:
     assert len(overdue(store, "w2", now=NOW + 9 * SECOND)) == 1
 
 
-def test_a_run_that_is_over_or_paused_is_left_alone(store: SqlStore) -> None:
+def test_a_run_that_is_over_or_paused_is_left_alone(store: Store) -> None:
     begin(store, "over")
     store.cancel("over", reason=None, now=NOW)
     begin(store, "paused")
     store.pause("paused", reason=None, now=NOW)
     assert overdue(store) == []
-    assert (store.next_deadline(), store.pulse(now=NOW).next_deadline) == (None, None)
+    assert (store.next_deadline(), store.read_heartbeat(now=NOW).next_deadline) == (None, None)
 
 
-def test_a_worker_that_is_out_of_office_gets_nothing(store: SqlStore) -> None:
+def test_a_worker_that_is_out_of_liveness_gets_nothing(store: Store) -> None:
     begin(store)
     assert overdue(store, "w9") == []
     assert len(overdue(store)) == 1
 
 
-def test_two_workers_at_once_claim_a_run_once(store: SqlStore, rival: SqlStore) -> None:
+def test_two_workers_at_once_claim_a_run_once(store: Store, rival: Store) -> None:
     for number in range(20):
         begin(store, f"run-{number:02}")
     first, second = Attempt(lambda: overdue(store)), Attempt(lambda: overdue(rival, "w2"))

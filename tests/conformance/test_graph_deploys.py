@@ -7,7 +7,7 @@ from detent.kernel.expressions import output_of
 from detent.kernel.graph import VALUE, Graph, freeze, structure_text
 from detent.kernel.operations import Verdict
 from detent.stores.batch.graphs import MustGoAlone
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import claims, graphs, nodes
 from tests.conformance.builders import (
     NOW,
@@ -46,11 +46,11 @@ from tests.conformance.graph_builders import (
 # -- Deploys (6) ------------------------------------------------------------------------------------
 
 
-def reconcile(store: SqlStore, graph: Graph, mine: str | None = None) -> bool:
-    return store.reconcile("run", course=operators(store, graph), now=NOW + SECOND, mine=mine)
+def reconcile(store: Store, graph: Graph, mine: str | None = None) -> bool:
+    return store.reconcile("run", run_graph=operators(store, graph), now=NOW + SECOND, mine=mine)
 
 
-def test_a_run_is_healed_by_the_graph_of_today(store: SqlStore) -> None:
+def test_a_run_is_healed_by_the_graph_of_today(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="", b="a", extra="a")
     begin(store, old)
     finish(store, old, "a")
@@ -62,7 +62,7 @@ def test_a_run_is_healed_by_the_graph_of_today(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_a_node_before_what_is_done_is_recorded_as_bypassed(store: SqlStore) -> None:
+def test_a_node_before_what_is_done_is_recorded_as_bypassed(store: Store) -> None:
     old, new = class_of(a="", b="a", c="b"), class_of(a="", n="a", b="n", c="b")
     begin(store, old)
     finish(store, old, "a")
@@ -73,7 +73,7 @@ def test_a_node_before_what_is_done_is_recorded_as_bypassed(store: SqlStore) -> 
     assert (store.run("run").state, intact(store, old, new)) == ("finished", True)
 
 
-def test_what_was_claimed_too_early_is_withdrawn(store: SqlStore) -> None:
+def test_what_was_claimed_too_early_is_withdrawn(store: Store) -> None:
     old, new = class_of(a=""), class_of(b="", a="b")
     begin(store, old)
     [a] = take(store, "a")
@@ -88,7 +88,7 @@ def test_what_was_claimed_too_early_is_withdrawn(store: SqlStore) -> None:
     assert (store.run("run").state, execution(store, node="a").attempt) == ("finished", 2)
 
 
-def test_a_withdrawal_beside_a_claim_leaves_it_to_who_claimed(store: SqlStore, rival: SqlStore) -> None:
+def test_a_withdrawal_beside_a_claim_leaves_it_to_who_claimed(store: Store, rival: Store) -> None:
     old, new = class_of(a=""), class_of(b="", a="b")
     begin(store, old)
     with store._claims.transaction() as tx:
@@ -101,50 +101,48 @@ def test_a_withdrawal_beside_a_claim_leaves_it_to_who_claimed(store: SqlStore, r
     assert (store.run("run").state, states(store)) == ("finished", {"a": "completed", "b": "completed"})
 
 
-def test_what_is_gone_pauses_the_run_unless_somebody_knows_it(store: SqlStore) -> None:
+def test_what_is_gone_pauses_the_run_unless_somebody_knows_it(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="")
     begin(store, old)
     finish(store, old, "a")
     store.register(worker_row("old", jobs='["Flow.a","Flow.b"]'))
     reconcile(store, new)
     assert store.run("run").state == "ready"
-    store.bury("old", max_recoveries=5, now=NOW)
+    store.reap("old", max_recoveries=5, now=NOW)
     meddle(store, f"UPDATE detent_runs SET signature = '{old.signature}' WHERE id = 'run'")
     reconcile(store, new)
     run = store.run("run")
     assert (run.state, states(store)["b"]) == ("paused", "held")
     assert StepNotDefined.__name__ in (run.error or "")
-    store.skip("run", "b", course=operators(store, new), now=NOW)
+    store.skip("run", "b", run_graph=operators(store, new), now=NOW)
     assert (store.run("run").state, intact(store, old, new)) == ("finished", True)
 
 
-def test_what_is_gone_and_is_resumed_is_tried_and_pauses_again(store: SqlStore) -> None:
+def test_what_is_gone_and_is_resumed_is_tried_and_pauses_again(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="")
     begin(store, old)
     finish(store, old, "a")
     reconcile(store, new)
     assert store.run("run").state == "paused"
-    store.resume("run", now=NOW, course=operators(store, new))
+    store.resume("run", now=NOW, run_graph=operators(store, new))
     assert (store.run("run").state, states(store)["b"]) == ("paused", "held")
-    store.resume("run", now=NOW, course=operators(store, old))  # the node is back
+    store.resume("run", now=NOW, run_graph=operators(store, old))  # the node is back
     finish(store, old, "b")
     assert store.run("run").state == "finished"
 
 
-def test_of_two_reconciliations_at_once_the_second_finds_nothing_to_do(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_of_two_reconciliations_at_once_the_second_finds_nothing_to_do(store: Store, rival: Store) -> None:
     old, new = class_of(a=""), class_of(a="", b="")
     begin(store, old)
     with store._writer.transaction() as tx:
-        nodes.reconcile(tx, "run", course=operators(store, new), now=NOW)
+        nodes.reconcile(tx, "run", run_graph=operators(store, new), now=NOW)
         attempt = Attempt(lambda: reconcile(rival, new))
         is_seen_waiting(attempt, store)
     assert attempt.result()
     assert (events(store), sorted(states(store))) == (["healed"], ["a", "b"])
 
 
-def test_a_settle_under_other_code_heals_on_its_way(store: SqlStore) -> None:
+def test_a_settle_under_other_code_heals_on_its_way(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="", n="a", b="n")
     begin(store, old)
     [a] = take(store, "a")
@@ -155,7 +153,7 @@ def test_a_settle_under_other_code_heals_on_its_way(store: SqlStore) -> None:
     )
 
 
-def test_two_settles_of_a_run_that_must_be_healed_go_alone(store: SqlStore) -> None:
+def test_two_settles_of_a_run_that_must_be_healed_go_alone(store: Store) -> None:
     old, new = class_of(a="", b=""), class_of(a="", b="", c="a b")
     begin(store, old)
     a, b = take(store, "a", "b")
@@ -167,7 +165,7 @@ def test_two_settles_of_a_run_that_must_be_healed_go_alone(store: SqlStore) -> N
     assert states(store)["c"] == "scheduled"
 
 
-def test_outdated_runs_are_found_page_by_page(store: SqlStore) -> None:
+def test_outdated_runs_are_found_page_by_page(store: Store) -> None:
     old, new = class_of(a=""), class_of(a="", b="")
     for run_id in ("r1", "r2", "r3"):
         begin(store, old, run_id)
@@ -179,7 +177,7 @@ def test_outdated_runs_are_found_page_by_page(store: SqlStore) -> None:
     assert store.outdated("Other", new.signature) == []
 
 
-def test_jobs_that_nobody_knows_are_found(store: SqlStore) -> None:
+def test_jobs_that_nobody_knows_are_found(store: Store) -> None:
     begin(store, class_of(a="", b="", c="a"))
     assert [row[:2] for row in store.unknown_jobs(before=NOW)] == [("run", "a"), ("run", "b")]
     store.register(worker_row("w2", jobs='["Flow.b"]'))
@@ -193,7 +191,7 @@ def test_jobs_that_nobody_knows_are_found(store: SqlStore) -> None:
 # -- Frozen and replaced graphs (6.1, 6.6) ----------------------------------------------------------
 
 
-def test_a_frozen_run_is_not_healed(store: SqlStore) -> None:
+def test_a_frozen_run_is_not_healed(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="", n="a", b="n")
     begin(store, old)
     [a] = take(store, "a")
@@ -210,7 +208,7 @@ def test_a_frozen_run_is_not_healed(store: SqlStore) -> None:
 
 @pytest.mark.parametrize("first", ["the freeze", "the settle"])
 def test_a_freeze_and_a_settle_at_the_same_moment_know_of_each_other(
-    store: SqlStore, rival: SqlStore, first: str
+    store: Store, rival: Store, first: str
 ) -> None:
     old, new = class_of(a="", b="a"), class_of(a="", n="a")
     begin(store, old)
@@ -232,13 +230,13 @@ def test_a_freeze_and_a_settle_at_the_same_moment_know_of_each_other(
     assert store.run("run").signature == new.signature
 
 
-def give(store: SqlStore, graph: Graph, run_id: str = "run") -> None:
+def give(store: Store, graph: Graph, run_id: str = "run") -> None:
     """Give a run another graph."""
-    course = operators(store, graph, run_id)
-    store.replace_graph(run_id, freeze(graph.document)[0], course=course, now=NOW)
+    run_graph = operators(store, graph, run_id)
+    store.replace_graph(run_id, freeze(graph.document)[0], run_graph=run_graph, now=NOW)
 
 
-def test_only_a_paused_run_is_given_another_graph(store: SqlStore) -> None:
+def test_only_a_paused_run_is_given_another_graph(store: Store) -> None:
     old, new = diamond(), graph_of(a=job(), z=job("a"))
     begin(store, old)
     text, signature = freeze(new.document)
@@ -250,7 +248,7 @@ def test_only_a_paused_run_is_given_another_graph(store: SqlStore) -> None:
     assert "graph imported" in events(store)
 
 
-def test_a_settle_under_a_graph_that_was_replaced_is_outdated(store: SqlStore) -> None:
+def test_a_settle_under_a_graph_that_was_replaced_is_outdated(store: Store) -> None:
     old, new = diamond(), graph_of(a=job(), z=job("a"))
     begin(store, old)
     [a] = take(store, "a")
@@ -260,12 +258,12 @@ def test_a_settle_under_a_graph_that_was_replaced_is_outdated(store: SqlStore) -
     assert one(store, ending(a, old)).verdict is Verdict.OUTDATED
     assert everything(store) == before
     assert one(store, ending(a, new)).verdict is Verdict.APPLIED
-    store.resume("run", now=NOW, course=operators(store, new))
+    store.resume("run", now=NOW, run_graph=operators(store, new))
     finish(store, new, "z")
     assert store.run("run").state == "finished"
 
 
-def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: SqlStore) -> None:
+def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: Store) -> None:
     old, new = graph_of(a=job(), b=job("a")), graph_of(a=job(), z=job("a"))
     begin(store, old)
     begin(store, old, "other")
@@ -276,14 +274,14 @@ def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: SqlSto
     assert verdicts(answers) == [Verdict.OUTDATED, Verdict.APPLIED]
 
 
-def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: SqlStore) -> None:
+def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: Store) -> None:
     old = graph_of(a=job(), v=inline(VALUE, "a", value=output_of("a") + 1))
     new = graph_of(a=job(), b=job("a"), v=inline(VALUE, "b", value=output_of("b") + 1))
     begin(store, old)
     finish(store, old, "a", result='"no number"')
     assert store.run("run").state == "paused"
     give(store, new)
-    store.resume("run", now=LATER, course=operators(store, new))
+    store.resume("run", now=LATER, run_graph=operators(store, new))
     assert (store.run("run").state, states(store)["b"]) == ("ready", "scheduled")
     finish(store, new, "b", result="41", now=LATER)
     assert (store.run("run").state, store.run("run").result, intact(store, old, new)) == (
@@ -293,7 +291,7 @@ def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: S
     )
 
 
-def test_a_graph_that_was_replaced_can_still_be_read_by_its_signature(store: SqlStore) -> None:
+def test_a_graph_that_was_replaced_can_still_be_read_by_its_signature(store: Store) -> None:
     """What was settled under it is verified by it."""
     old, new = graph_of(a=job(), b=job("a")), graph_of(b=job())
     begin(store, old)
@@ -308,7 +306,7 @@ def test_a_graph_that_was_replaced_can_still_be_read_by_its_signature(store: Sql
     assert store.graph(old.signature) == freeze(old.document)[0]
 
 
-def test_the_longest_graph_is_stored_in_pieces_and_read_whole(store: SqlStore) -> None:
+def test_the_longest_graph_is_stored_in_pieces_and_read_whole(store: Store) -> None:
     text = "".join(f"{number:06}ü" for number in range(600_000))  # 4.2 million characters, 4.8 MB
     store.save_graphs({"x" * 64: text, "y" * 64: "short"})
     assert store.graph("x" * 64) == text
@@ -317,7 +315,7 @@ def test_the_longest_graph_is_stored_in_pieces_and_read_whole(store: SqlStore) -
     assert store.graph("nobody") is None
 
 
-def test_a_large_graph_begins_in_one_transaction(store: SqlStore) -> None:
+def test_a_large_graph_begins_in_one_transaction(store: Store) -> None:
     names = [f"p{index:05}" for index in range(1000)]
     graph = graph_of(**{name: job() for name in names}, join=job(*names))
     begin(store, graph)

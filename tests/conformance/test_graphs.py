@@ -14,7 +14,7 @@ from detent.kernel.operations import Settle, Start, Verdict
 from detent.kernel.rows import ExecutionKey
 from detent.kernel.settle import Outcome
 from detent.stores.batch import apply as batches
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import control
 from tests.conformance.builders import (
     NOW,
@@ -63,7 +63,7 @@ from tests.conformance.graph_builders import (
 # -- From node to node (3.1, 3.2, 3.3, 3.7) ---------------------------------------------------------
 
 
-def test_a_run_goes_from_node_to_node_to_its_end(store: SqlStore) -> None:
+def test_a_run_goes_from_node_to_node_to_its_end(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     finish(store, graph, "a")
@@ -75,7 +75,7 @@ def test_a_run_goes_from_node_to_node_to_its_end(store: SqlStore) -> None:
     assert intact(store, graph)
 
 
-def test_a_join_waits_for_its_last_parent(store: SqlStore) -> None:
+def test_a_join_waits_for_its_last_parent(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     finish(store, graph, "a")
@@ -89,7 +89,7 @@ def test_a_join_waits_for_its_last_parent(store: SqlStore) -> None:
 @pytest.mark.parametrize(
     "outcome", [Outcome.SUCCESS, Outcome.SKIPPED_BY_FLOW_CONTROL, Outcome.SKIPPED_BY_EXCEPTION]
 )
-def test_what_completed_and_what_was_skipped_both_count(store: SqlStore, outcome: Outcome) -> None:
+def test_what_completed_and_what_was_skipped_both_count(store: Store, outcome: Outcome) -> None:
     graph = fan(2)
     begin(store, graph)
     first, second = take(store, "p0", "p1")
@@ -98,7 +98,7 @@ def test_what_completed_and_what_was_skipped_both_count(store: SqlStore, outcome
 
 
 @pytest.mark.parametrize("outcome", [BROKEN, Outcome.PAUSED_BY_FLOW_CONTROL, Outcome.REATTEMPTED])
-def test_what_failed_or_comes_again_does_not_count(store: SqlStore, outcome: Outcome) -> None:
+def test_what_failed_or_comes_again_does_not_count(store: Store, outcome: Outcome) -> None:
     graph = fan(2)
     begin(store, graph)
     first, second = take(store, "p0", "p1")
@@ -107,7 +107,7 @@ def test_what_failed_or_comes_again_does_not_count(store: SqlStore, outcome: Out
     assert counts(store)["join"] == (1, 2)
 
 
-def test_increments_of_one_batch_are_summed(store: SqlStore) -> None:
+def test_increments_of_one_batch_are_summed(store: Store) -> None:
     graph = fan(20)
     begin(store, graph)
     parents = grab(store)
@@ -117,7 +117,7 @@ def test_increments_of_one_batch_are_summed(store: SqlStore) -> None:
     assert (counts(store)["join"], states(store)["join"]) == ((20, 20), "scheduled")
 
 
-def test_a_stale_settle_is_told_so_while_its_neighbours_commit(store: SqlStore) -> None:
+def test_a_stale_settle_is_told_so_while_its_neighbours_commit(store: Store) -> None:
     graph = fan(3)
     begin(store, graph)
     first, second, third = take(store, "p0", "p1", "p2")
@@ -130,7 +130,7 @@ def test_a_stale_settle_is_told_so_while_its_neighbours_commit(store: SqlStore) 
     assert states(store)["p1"] == "executing"
 
 
-def test_a_settle_that_comes_twice_changes_nothing(store: SqlStore) -> None:
+def test_a_settle_that_comes_twice_changes_nothing(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -140,7 +140,7 @@ def test_a_settle_that_comes_twice_changes_nothing(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_runs_of_one_batch_do_not_mix(store: SqlStore) -> None:
+def test_runs_of_one_batch_do_not_mix(store: Store) -> None:
     graph = diamond()
     begin(store, graph, "one")
     begin(store, graph, "two")
@@ -154,9 +154,7 @@ def test_runs_of_one_batch_do_not_mix(store: SqlStore) -> None:
 # -- At the same moment (3.8) -----------------------------------------------------------------------
 
 
-def test_the_last_two_parents_at_the_same_moment_ready_the_join_once(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_the_last_two_parents_at_the_same_moment_ready_the_join_once(store: Store, rival: Store) -> None:
     graph = fan(2)
     begin(store, graph)
     first, second = take(store, "p0", "p1")
@@ -169,7 +167,7 @@ def test_the_last_two_parents_at_the_same_moment_ready_the_join_once(
     assert intact(store, graph)
 
 
-def test_the_last_two_sinks_at_the_same_moment_end_the_run_once(store: SqlStore, rival: SqlStore) -> None:
+def test_the_last_two_sinks_at_the_same_moment_end_the_run_once(store: Store, rival: Store) -> None:
     graph = graph_of(a=job(), b=job())
     begin(store, graph)
     first, second = take(store, "a", "b")
@@ -181,14 +179,14 @@ def test_the_last_two_sinks_at_the_same_moment_end_the_run_once(store: SqlStore,
 
 
 def test_many_who_settle_parents_at_once_ready_a_join_once(
-    store: SqlStore, another: Callable[[], SqlStore]
+    store: Store, another: Callable[[], Store]
 ) -> None:
     graph = fan(24)
     begin(store, graph)
     parents = grab(store)
     together = threading.Barrier(8)
 
-    def settle_three(own: SqlStore, number: int) -> list[Verdict]:
+    def settle_three(own: Store, number: int) -> list[Verdict]:
         together.wait()
         return verdicts([one(own, ending(parent, graph)) for parent in parents[number::8]])
 
@@ -203,7 +201,7 @@ def test_many_who_settle_parents_at_once_ready_a_join_once(
     assert (store.run("run").state, intact(store, graph)) == ("finished", True)
 
 
-def test_a_settle_beside_a_pause_leaves_nothing_to_claim(store: SqlStore, rival: SqlStore) -> None:
+def test_a_settle_beside_a_pause_leaves_nothing_to_claim(store: Store, rival: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -215,7 +213,7 @@ def test_a_settle_beside_a_pause_leaves_nothing_to_claim(store: SqlStore, rival:
     assert states(store) == {"a": "completed", "b": "held", "c": "held"}
 
 
-def test_a_settle_beside_a_cancel_readies_nothing(store: SqlStore, rival: SqlStore) -> None:
+def test_a_settle_beside_a_cancel_readies_nothing(store: Store, rival: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -231,7 +229,7 @@ def test_a_settle_beside_a_cancel_readies_nothing(store: SqlStore, rival: SqlSto
 
 
 @pytest.mark.parametrize("change", ["settled = 2", "required = 3"])
-def test_a_count_that_cannot_be_is_an_error_and_nothing_is_stored(store: SqlStore, change: str) -> None:
+def test_a_count_that_cannot_be_is_an_error_and_nothing_is_stored(store: Store, change: str) -> None:
     graph = diamond()
     begin(store, graph)
     finish(store, graph, "a")
@@ -245,7 +243,7 @@ def test_a_count_that_cannot_be_is_an_error_and_nothing_is_stored(store: SqlStor
     assert everything(store) == before
 
 
-def test_a_run_whose_count_cannot_be_is_paused_with_that_error(store: SqlStore) -> None:
+def test_a_run_whose_count_cannot_be_is_paused_with_that_error(store: Store) -> None:
     """What a worker settles instead knows nothing of graphs, and so cannot stumble over this one."""
     graph = diamond()
     begin(store, graph)
@@ -257,7 +255,7 @@ def test_a_run_whose_count_cannot_be_is_paused_with_that_error(store: SqlStore) 
     assert one(store, instead).verdict is Verdict.APPLIED
     run = store.run("run")
     assert (run.state, run.error, states(store)["c"]) == ("paused", '{"type":"ReadinessOverflow"}', "failed")
-    store.resume("run", now=NOW, course=operators(store, graph))  # which recounts
+    store.resume("run", now=NOW, run_graph=operators(store, graph))  # which recounts
     finish(store, graph, "c")
     finish(store, graph, "d")
     assert store.run("run").state == "finished"
@@ -266,7 +264,7 @@ def test_a_run_whose_count_cannot_be_is_paused_with_that_error(store: SqlStore) 
 # -- Inline, branches, spreads, results (3.4, 3.5, 3.6, 3.9) ----------------------------------------
 
 
-def test_values_are_computed_within_the_settle(store: SqlStore) -> None:
+def test_values_are_computed_within_the_settle(store: Store) -> None:
     graph = graph_of(
         a=job(),
         v=inline(VALUE, "a", value=output_of("a") * 2),
@@ -279,7 +277,7 @@ def test_values_are_computed_within_the_settle(store: SqlStore) -> None:
     assert b.input == '{"kwargs":{"x":42}}'
 
 
-def test_values_come_from_nodes_that_settled_long_ago(store: SqlStore) -> None:
+def test_values_come_from_nodes_that_settled_long_ago(store: Store) -> None:
     graph = graph_of(a=job(), b=job("a"), v=inline(VALUE, "a", "b", value=output_of("a") + output_of("b")))
     begin(store, graph)
     finish(store, graph, "a", result="40")
@@ -287,7 +285,7 @@ def test_values_come_from_nodes_that_settled_long_ago(store: SqlStore) -> None:
     assert (store.run("run").state, store.run("run").result) == ("finished", "42")
 
 
-def test_a_branch_that_is_not_taken_is_skipped_without_a_worker(store: SqlStore) -> None:
+def test_a_branch_that_is_not_taken_is_skipped_without_a_worker(store: Store) -> None:
     graph = graph_of(
         a=job(),
         w=inline(WHEN, "a", value=output_of("a") > 1, otherwise=True),
@@ -303,7 +301,7 @@ def test_a_branch_that_is_not_taken_is_skipped_without_a_worker(store: SqlStore)
     assert (store.run("run").state, intact(store, graph)) == ("finished", True)
 
 
-def test_a_dead_end_pauses_the_run_with_that_error(store: SqlStore) -> None:
+def test_a_dead_end_pauses_the_run_with_that_error(store: Store) -> None:
     graph = graph_of(a=job(), w=inline(WHEN, "a", value=output_of("a") > 1), b=job("w", branch=("w", True)))
     begin(store, graph)
     finish(store, graph, "a", result="0")
@@ -313,13 +311,13 @@ def test_a_dead_end_pauses_the_run_with_that_error(store: SqlStore) -> None:
     assert events(store).count("paused") == 1
 
 
-def test_a_dead_end_is_tried_again_by_a_resume_and_left_by_a_skip(store: SqlStore) -> None:
+def test_a_dead_end_is_tried_again_by_a_resume_and_left_by_a_skip(store: Store) -> None:
     graph = graph_of(a=job(), w=inline(WHEN, "a", value=output_of("a") > 1), b=job("w", branch=("w", True)))
     begin(store, graph)
     finish(store, graph, "a", result="0")
-    store.resume("run", now=LATER, course=operators(store, graph))
+    store.resume("run", now=LATER, run_graph=operators(store, graph))
     assert (store.run("run").state, execution(store, node="w").attempt) == ("paused", 2)
-    store.skip("run", "w", course=operators(store, graph), now=LATER)
+    store.skip("run", "w", run_graph=operators(store, graph), now=LATER)
     assert (store.run("run").state, outcomes(store)) == (
         "finished",
         {"a": "success", "w": "skipped_by_operator", "b": "skipped_by_condition"},
@@ -332,7 +330,7 @@ def spreading() -> Graph:
     return graph_of(a=job(), s=spread, z=job("s", args={"all": {"$expr": ["output", "s"]}}))
 
 
-def test_a_spread_collects_its_results_in_the_order_of_the_items(store: SqlStore) -> None:
+def test_a_spread_collects_its_results_in_the_order_of_the_items(store: Store) -> None:
     graph = spreading()
     begin(store, graph)
     finish(store, graph, "a", result=f"{list(range(12))}")
@@ -345,7 +343,7 @@ def test_a_spread_collects_its_results_in_the_order_of_the_items(store: SqlStore
     assert intact(store, graph)
 
 
-def test_a_spread_over_nothing_is_collected_at_once(store: SqlStore) -> None:
+def test_a_spread_over_nothing_is_collected_at_once(store: Store) -> None:
     graph = spreading()
     begin(store, graph)
     finish(store, graph, "a", result="[]")
@@ -353,7 +351,7 @@ def test_a_spread_over_nothing_is_collected_at_once(store: SqlStore) -> None:
     assert (z.input, intact(store, graph)) == ('{"kwargs":{"all":[]}}', True)
 
 
-def test_the_last_two_items_at_the_same_moment_are_collected_once(store: SqlStore, rival: SqlStore) -> None:
+def test_the_last_two_items_at_the_same_moment_are_collected_once(store: Store, rival: Store) -> None:
     graph = spreading()
     begin(store, graph)
     finish(store, graph, "a", result="[1,2]")
@@ -366,7 +364,7 @@ def test_the_last_two_items_at_the_same_moment_are_collected_once(store: SqlStor
     assert states(store)["z"] == "scheduled"
 
 
-def test_a_result_ends_the_run_and_what_was_scheduled(store: SqlStore) -> None:
+def test_a_result_ends_the_run_and_what_was_scheduled(store: Store) -> None:
     graph = graph_of(a=job(), b=job(), c=job("b"), r=inline(RESULT, "a", value=output_of("a") + 1))
     begin(store, graph)
     a, b = take(store, "a", "b")
@@ -376,7 +374,7 @@ def test_a_result_ends_the_run_and_what_was_scheduled(store: SqlStore) -> None:
     assert (run.state, run.result, outcomes(store)["c"]) == ("finished", "42", "canceled_by_finish")
 
 
-def test_what_executes_when_a_run_ends_is_recorded_and_nothing_follows(store: SqlStore) -> None:
+def test_what_executes_when_a_run_ends_is_recorded_and_nothing_follows(store: Store) -> None:
     graph = graph_of(a=job(), b=job(), c=job("b"), r=inline(RESULT, "a", value=1))
     begin(store, graph)
     a, b = take(store, "a", "b")
@@ -392,7 +390,7 @@ def test_what_executes_when_a_run_ends_is_recorded_and_nothing_follows(store: Sq
 @pytest.mark.parametrize(
     "end", ["reattempted", "failed again", "skipped", "its worker died", "put down", "handed back"]
 )
-def test_nothing_begins_in_a_graph_that_is_over(store: SqlStore, end: str) -> None:
+def test_nothing_begins_in_a_graph_that_is_over(store: Store, end: str) -> None:
     graph = graph_of(a=job(), b=job(), r=inline(RESULT, "a", value=1))
     begin(store, graph)
     a, b = take(store, "a", "b")
@@ -401,7 +399,7 @@ def test_nothing_begins_in_a_graph_that_is_over(store: SqlStore, end: str) -> No
         "reattempted": lambda: one(store, ending(b, graph, Outcome.REATTEMPTED)),
         "failed again": lambda: one(store, ending(b, graph, Outcome.REATTEMPTED_BY_EXCEPTION, error=FAILURE)),
         "skipped": lambda: one(store, ending(b, graph, Outcome.SKIPPED_BY_EXCEPTION, error=FAILURE)),
-        "its worker died": lambda: store.bury("w1", max_recoveries=5, now=NOW),
+        "its worker died": lambda: store.reap("w1", max_recoveries=5, now=NOW),
         "put down": lambda: one(store, parking(b, wake_at=NOW)),
         "handed back": lambda: store.release([b]),
     }
@@ -413,7 +411,7 @@ def test_nothing_begins_in_a_graph_that_is_over(store: SqlStore, end: str) -> No
 
 
 @pytest.mark.parametrize("end", ["put down", "handed back"])
-def test_what_comes_back_to_a_canceled_graph_is_canceled_too(store: SqlStore, end: str) -> None:
+def test_what_comes_back_to_a_canceled_graph_is_canceled_too(store: Store, end: str) -> None:
     graph = graph_of(a=job())
     begin(store, graph)
     [a] = take(store, "a")
@@ -425,26 +423,26 @@ def test_what_comes_back_to_a_canceled_graph_is_canceled_too(store: SqlStore, en
     assert states(store) == {"a": "canceled"}
 
 
-def test_a_pause_that_was_asked_for_comes_before_the_end(store: SqlStore) -> None:
+def test_a_pause_that_was_asked_for_comes_before_the_end(store: Store) -> None:
     graph = graph_of(a=job(), b=job(), r=inline(RESULT, "a", value=output_of("a")))
     begin(store, graph)
     a, _ = take(store, "a", "b")
     one(store, ending(a, graph, Outcome.PAUSED_AFTER, result="42"))
     assert (store.run("run").state, states(store)["r"]) == ("paused", "completed")
-    store.resume("run", now=NOW, course=operators(store, graph))
+    store.resume("run", now=NOW, run_graph=operators(store, graph))
     assert (store.run("run").state, store.run("run").result) == ("finished", "42")
 
 
 # -- The rest ---------------------------------------------------------------------------------------
 
 
-def test_a_graph_that_nobody_has_to_execute_is_over_at_once(store: SqlStore) -> None:
+def test_a_graph_that_nobody_has_to_execute_is_over_at_once(store: Store) -> None:
     graph = graph_of(v=inline(VALUE, value=41), r=inline(RESULT, "v", value=output_of("v") + 1))
     begin(store, graph)
     assert (store.run("run").state, store.run("run").result, intact(store, graph)) == ("finished", "42", True)
 
 
-def test_the_same_start_twice_begins_one_graph(store: SqlStore) -> None:
+def test_the_same_start_twice_begins_one_graph(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     again = beginning(graph)
@@ -454,11 +452,11 @@ def test_the_same_start_twice_begins_one_graph(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_a_dead_workers_node_is_tried_again_and_its_result_comes_too_late(store: SqlStore) -> None:
+def test_a_dead_workers_node_is_tried_again_and_its_result_comes_too_late(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [late] = take(store, "a")
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     enlist(store, "w2")
     [ours] = grab(store, worker="w2")
     assert (ours.attempt, ours.recoveries) == (2, 1)
@@ -467,7 +465,7 @@ def test_a_dead_workers_node_is_tried_again_and_its_result_comes_too_late(store:
     assert intact(store, graph)
 
 
-def test_a_node_that_kills_its_workers_pauses_its_run(store: SqlStore) -> None:
+def test_a_node_that_kills_its_workers_pauses_its_run(store: Store) -> None:
     graph = graph_of(a=job(), b=job())
     begin(store, graph)
     now = NOW
@@ -475,12 +473,12 @@ def test_a_node_that_kills_its_workers_pauses_its_run(store: SqlStore) -> None:
         enlist(store, f"v{number}")
         now += 60 * SECOND
         claim(store, f"v{number}", jobs=["do"], now=now)
-        store.bury(f"v{number}", max_recoveries=1, now=now)
+        store.reap(f"v{number}", max_recoveries=1, now=now)
     run = store.run("run")
     assert (run.state, "TooManyRecoveries" in (run.error or "")) == ("paused", True)
 
 
-def test_an_answer_that_was_lost_is_found_again(store: SqlStore) -> None:
+def test_an_answer_that_was_lost_is_found_again(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -490,7 +488,7 @@ def test_an_answer_that_was_lost_is_found_again(store: SqlStore) -> None:
     assert store.already_applied(settle).verdict is Verdict.APPLIED
 
 
-def test_a_settle_of_a_run_that_is_not_there_is_stale(store: SqlStore) -> None:
+def test_a_settle_of_a_run_that_is_not_there_is_stale(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -499,7 +497,7 @@ def test_a_settle_of_a_run_that_is_not_there_is_stale(store: SqlStore) -> None:
     assert verdicts(store.apply([lost, ending(a, graph)]).answers) == [Verdict.STALE, Verdict.APPLIED]
 
 
-def test_a_child_run_wakes_the_node_of_its_parent(store: SqlStore) -> None:
+def test_a_child_run_wakes_the_node_of_its_parent(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -511,7 +509,7 @@ def test_a_child_run_wakes_the_node_of_its_parent(store: SqlStore) -> None:
     assert execution(store, node="a").state == "ready"
 
 
-def test_within_a_users_transaction_a_settle_happens_with_it_or_not_at_all(store: SqlStore) -> None:
+def test_within_a_users_transaction_a_settle_happens_with_it_or_not_at_all(store: Store) -> None:
     graph = diamond()
     begin(store, graph)
     [a] = take(store, "a")
@@ -524,7 +522,7 @@ def test_within_a_users_transaction_a_settle_happens_with_it_or_not_at_all(store
     assert states(store)["b"] == "scheduled"
 
 
-def test_planning_twice_does_not_change_the_plan(store: SqlStore) -> None:
+def test_planning_twice_does_not_change_the_plan(store: Store) -> None:
     """A transaction that has to be repeated asks the same operations again."""
     graph = fan(2)
     begin(store, graph)

@@ -10,7 +10,7 @@ from detent.kernel.operations import Start
 from detent.kernel.rows import Claimed, RunRow
 from detent.kernel.settle import Outcome
 from detent.stores.driver import batch, rows_to
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -26,23 +26,23 @@ from tests.conformance.builders import (
 )
 
 
-def begin(store: SqlStore, run: str, *, due: int = NOW, state: str = "ready", **given: Any) -> None:
+def begin(store: Store, run: str, *, due: int = NOW, state: str = "ready", **given: Any) -> None:
     main = new_main(run, scheduled_for=due, state=state)
     one(store, Start(runs=[new_run(run, **given)], executions=[main]))
 
 
-def ids(store: SqlStore, limit: int = 100, **filters: Any) -> list[str]:
+def ids(store: Store, limit: int = 100, **filters: Any) -> list[str]:
     return [run.id for run in store.runs(limit=limit, **filters)]
 
 
-def pages(store: SqlStore, size: int, **filters: Any) -> Iterator[list[RunRow]]:
+def pages(store: Store, size: int, **filters: Any) -> Iterator[list[RunRow]]:
     place = None
     while page := store.runs(limit=size, beyond=place, **filters):
         yield page
         place = (page[-1].created_at, page[-1].id)
 
 
-def walked(store: SqlStore, size: int, **filters: Any) -> list[str]:
+def walked(store: Store, size: int, **filters: Any) -> list[str]:
     return [run.id for page in pages(store, size, **filters) for run in page]
 
 
@@ -64,7 +64,7 @@ BY = [
 
 
 @pytest.mark.parametrize("filters", BY, ids=lambda filters: " ".join(filters) or "all")
-def test_pages_leave_nothing_out_and_show_nothing_twice(store: SqlStore, filters: dict[str, Any]) -> None:
+def test_pages_leave_nothing_out_and_show_nothing_twice(store: Store, filters: dict[str, Any]) -> None:
     """Many begin in the same microsecond; then their ids decide."""
     facts: dict[str, Any] = {"parent": "p", "hero_type": "Order", "hero_id": "7"}
     for number in range(23):
@@ -75,7 +75,7 @@ def test_pages_leave_nothing_out_and_show_nothing_twice(store: SqlStore, filters
         assert walked(store, size, **filters) == newest_first
 
 
-def test_what_begins_meanwhile_disturbs_no_page(store: SqlStore) -> None:
+def test_what_begins_meanwhile_disturbs_no_page(store: Store) -> None:
     for number in range(6):
         begin(store, f"run-{number}", created_at=NOW + number)
     seen = []
@@ -85,7 +85,7 @@ def test_what_begins_meanwhile_disturbs_no_page(store: SqlStore) -> None:
     assert seen == [f"run-{number}" for number in reversed(range(6))]
 
 
-def test_a_page_may_begin_behind_a_run_that_is_gone(store: SqlStore) -> None:
+def test_a_page_may_begin_behind_a_run_that_is_gone(store: Store) -> None:
     for number in range(3):
         begin(store, f"run-{number}", created_at=NOW + number)
     assert ids(store, beyond=(NOW + 1, "run-1")) == ["run-0"]
@@ -96,7 +96,7 @@ def test_a_page_may_begin_behind_a_run_that_is_gone(store: SqlStore) -> None:
 
 
 @pytest.fixture
-def mixed(store: SqlStore) -> SqlStore:
+def mixed(store: Store) -> Store:
     """One run in each state, called like it."""
     enlist(store, "w1")
     for age, state in enumerate(["finished", "failed", "performing", "paused", "canceled", "ready"]):
@@ -114,14 +114,14 @@ def mixed(store: SqlStore) -> SqlStore:
 @pytest.mark.parametrize(
     "lead", [{}, {"type": "flow"}, {"parent": "p"}, {"attributes": {"customer": "acme"}}]
 )
-def test_runs_are_found_by_their_state(mixed: SqlStore, lead: dict[str, Any]) -> None:
+def test_runs_are_found_by_their_state(mixed: Store, lead: dict[str, Any]) -> None:
     for state in ("finished", "failed", "performing", "paused", "canceled", "ready"):
         assert ids(mixed, state=state, **lead) == [state]
     assert ids(mixed, state="active", **lead) == ["ready", "paused", "performing"]
     assert ids(mixed, state="active", limit=2, **lead) == ["ready", "paused"]
 
 
-def test_a_run_that_executes_twice_is_listed_once(mixed: SqlStore) -> None:
+def test_a_run_that_executes_twice_is_listed_once(mixed: Store) -> None:
     spawned = [
         new_spawned("performing", f"piece-{n}", "pieces", state="executing", worker="w1", token=f"t{n}")
         for n in range(3)
@@ -132,7 +132,7 @@ def test_a_run_that_executes_twice_is_listed_once(mixed: SqlStore) -> None:
     assert mixed.executing() == {"w1": 4}
 
 
-def held(store: SqlStore) -> list[Claimed]:
+def held(store: Store) -> list[Claimed]:
     with store._reading() as tx:
         return rows_to(Claimed, tx.query(tx.sql.held_by, worker="w1"))
 
@@ -140,7 +140,7 @@ def held(store: SqlStore) -> list[Claimed]:
 # -- Attributes --------------------------------------------------------------------------------------
 
 
-def test_attributes_are_read_back_as_they_were_given(store: SqlStore) -> None:
+def test_attributes_are_read_back_as_they_were_given(store: Store) -> None:
     given = {"customer": "Æsop & Söhne \"quoted\" \\ '7' %s :x", "amount": -12, "paid": True, "late": False}
     begin(store, "run", attributes=given | {"empty": "", "emoji": "🪙"})
     begin(store, "bare")
@@ -150,7 +150,7 @@ def test_attributes_are_read_back_as_they_were_given(store: SqlStore) -> None:
     assert {run.id: run.attributes for run in store.runs(limit=5)} == {"run": expected, "bare": {}}
 
 
-def test_runs_are_found_by_all_their_attributes_together(store: SqlStore) -> None:
+def test_runs_are_found_by_all_their_attributes_together(store: Store) -> None:
     begin(store, "a", created_at=NOW, attributes={"customer": "acme", "amount": 12})
     begin(store, "b", created_at=NOW + 1, attributes={"customer": "acme", "amount": 13})
     begin(store, "c", created_at=NOW + 2, attributes={"customer": "Acme", "amount": 12}, type="other")
@@ -162,7 +162,7 @@ def test_runs_are_found_by_all_their_attributes_together(store: SqlStore) -> Non
     assert ids(store, attributes={"amount": 12, "nothing": "like it"}) == []
 
 
-def test_attributes_are_compared_as_text(store: SqlStore) -> None:
+def test_attributes_are_compared_as_text(store: Store) -> None:
     begin(store, "number", created_at=NOW, attributes={"code": 12, "flag": True})
     begin(store, "text", created_at=NOW + 1, attributes={"code": "12", "flag": "true"})
     for code, flag in ((12, True), ("12", "true")):
@@ -170,7 +170,7 @@ def test_attributes_are_compared_as_text(store: SqlStore) -> None:
         assert ids(store, attributes={"flag": flag}) == ["text", "number"]
 
 
-def test_a_start_that_finds_its_run_leaves_its_attributes_alone(store: SqlStore) -> None:
+def test_a_start_that_finds_its_run_leaves_its_attributes_alone(store: Store) -> None:
     first = Start(runs=[new_run(attributes={"a": 1})], executions=[new_main()], chosen=True)
     again = Start(runs=[new_run(attributes={"a": 2, "b": 3})], executions=[new_main()], chosen=True)
     assert one(store, first)[0].created
@@ -178,7 +178,7 @@ def test_a_start_that_finds_its_run_leaves_its_attributes_alone(store: SqlStore)
     assert store.run("run").attributes == {"a": 1}
 
 
-def test_many_runs_and_their_attributes_are_one_batch(store: SqlStore) -> None:
+def test_many_runs_and_their_attributes_are_one_batch(store: Store) -> None:
     runs = [new_run(f"run-{n}", attributes={"n": n, "batch": "b"}) for n in range(300)]
     one(store, Start(runs=runs, executions=[new_main(run.id) for run in runs]))
     assert len(ids(store, limit=1000, attributes={"batch": "b"})) == 300
@@ -199,7 +199,7 @@ def test_many_runs_and_their_attributes_are_one_batch(store: SqlStore) -> None:
     ids=["long name", "long value", "nul", "nul in name", "surrogate", "space", "space in name"],
 )
 def test_attributes_that_a_database_cannot_store_are_refused_alike(
-    store: SqlStore, attributes: dict[str, Any]
+    store: Store, attributes: dict[str, Any]
 ) -> None:
     before = everything(store)
     start = Start(runs=[new_run(attributes=attributes)], executions=[new_main()])
@@ -207,7 +207,7 @@ def test_attributes_that_a_database_cannot_store_are_refused_alike(
     assert everything(store) == before
 
 
-def test_the_longest_attributes_fit(store: SqlStore) -> None:
+def test_the_longest_attributes_fit(store: Store) -> None:
     attributes = {"ñ" * 100: "€" * 255}
     begin(store, "ü" * 200, attributes=attributes)
     assert ids(store, attributes=attributes) == ["ü" * 200]
@@ -216,7 +216,7 @@ def test_the_longest_attributes_fit(store: SqlStore) -> None:
 # -- Overdue -----------------------------------------------------------------------------------------
 
 
-def test_what_has_been_due_for_long_is_overdue(store: SqlStore) -> None:
+def test_what_has_been_due_for_long_is_overdue(store: Store) -> None:
     begin(store, "late", due=NOW - 60 * SECOND)
     begin(store, "fresh", due=NOW - SECOND, created_at=NOW + 1)
     begin(store, "slept-in", due=NOW - 90 * SECOND, state="timer", created_at=NOW + 2)
@@ -230,7 +230,7 @@ def test_what_has_been_due_for_long_is_overdue(store: SqlStore) -> None:
     assert ids(store, overdue=minute_ago, type="other") == []
 
 
-def test_what_is_taken_paused_or_over_is_not_overdue(store: SqlStore) -> None:
+def test_what_is_taken_paused_or_over_is_not_overdue(store: Store) -> None:
     enlist(store, "w1")
     begin(store, "taken")
     [_] = claim(store)
@@ -241,7 +241,7 @@ def test_what_is_taken_paused_or_over_is_not_overdue(store: SqlStore) -> None:
     assert ids(store, overdue=NOW + SECOND) == []
 
 
-def test_it_is_told_what_is_overdue_and_since_when(store: SqlStore) -> None:
+def test_it_is_told_what_is_overdue_and_since_when(store: Store) -> None:
     begin(store, "a", due=NOW - 5, attributes={"x": 1}, parent="p", hero_type="T", hero_id="1")
     piece = new_spawned("a", "piece", "pieces", scheduled_for=NOW - 9, queue="slow")
     later = new_spawned("a", "later", "pieces", scheduled_for=NOW + 9, state="timer")

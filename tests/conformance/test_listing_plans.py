@@ -11,7 +11,7 @@ import pytest
 from detent.kernel.operations import Start
 from detent.stores.driver import batch
 from detent.stores.sql.queries import TABLES_OF_A_RUN
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs.listing import Wanted, listing
 from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one
 
@@ -35,7 +35,7 @@ SORTED: dict[str, dict[str, Any]] = {"performing": {"state": "performing"}, "ove
 
 
 @pytest.fixture(params=[1, BACKLOG], ids=["small tables", "large tables"])
-def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
+def filled(request: pytest.FixtureRequest, store: Store) -> Store:
     """As many runs in each state, most of them with all that they can be found by."""
     enlist(store, "w1")
     for state in STATES:
@@ -86,24 +86,24 @@ def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
     return store
 
 
-def test_every_filter_goes_through_an_index(filled: SqlStore) -> None:
+def test_every_filter_goes_through_an_index(filled: Store) -> None:
     plans = explain(filled, ORDERED | MERGED)
     assert not {name: plan for name, plan in plans.items() if whole_tables(filled.dialect, plan)}
 
 
-def test_a_page_is_not_sorted(filled: SqlStore) -> None:
+def test_a_page_is_not_sorted(filled: Store) -> None:
     plans = explain(filled, ORDERED)
     assert not {name: plan for name, plan in plans.items() if sorts(plan)}
 
 
 @pytest.mark.parametrize("filled", [BACKLOG], indirect=True, ids=["large tables"])
-def test_what_is_sorted_is_found_by_an_index_first(filled: SqlStore) -> None:
+def test_what_is_sorted_is_found_by_an_index_first(filled: Store) -> None:
     """On small tables a planner that may sort may as well read them whole."""
     plans = explain(filled, SORTED)
     assert not {name: plan for name, plan in plans.items() if whole_tables(filled.dialect, plan)}
 
 
-def test_retention_goes_through_an_index(filled: SqlStore) -> None:
+def test_retention_goes_through_an_index(filled: Store) -> None:
     queries = filled.driver.queries
     rows = batch([{"id": f"finished-{n:05}", "run_id": f"finished-{n:05}"} for n in range(20)])
     params = {"rows": rows, "before": NOW + BACKLOG, "at": NOW, "id": "finished", "limit": 100}
@@ -113,23 +113,23 @@ def test_retention_goes_through_an_index(filled: SqlStore) -> None:
     assert not sorts(plans[queries.expired])
 
 
-def explain(store: SqlStore, listings: dict[str, dict[str, Any]]) -> dict[str, str]:
+def explain(store: Store, listings: dict[str, dict[str, Any]]) -> dict[str, str]:
     """The plans of the first page and of one further on."""
     plans: dict[str, str] = {}
     for name, filters in listings.items():
         for page, beyond in (("first", None), ("next", (NOW + 50, "ready-00050"))):
             wanted = Wanted(limit=20, **filters, beyond=beyond)
             statement, params = listing(store.driver.queries, wanted)
-            plans[f"{page} page by {name}"] = _plan(store, statement, params, guest=wanted.sorts)
+            plans[f"{page} page by {name}"] = _plan(store, statement, params, user_tx=wanted.sorts)
     return plans
 
 
-def _plan(store: SqlStore, statement: str, params: dict[str, Any], *, guest: bool = False) -> str:
+def _plan(store: Store, statement: str, params: dict[str, Any], *, user_tx: bool = False) -> str:
     verb = {"sqlite": "EXPLAIN QUERY PLAN", "postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN"}[
         store.dialect
     ]
-    pool = store._guests if guest else store._pool
-    with pool.lane() as lane, lane.transaction() as tx:
+    pool = store._user_connections if user_tx else store._pool
+    with pool.connection() as connection, connection.transaction() as tx:
         rows = tx.query(f"{verb} {store.driver.adapt(statement)}", **params)
         return "\n".join(" | ".join(map(str, row)) for row in rows)
 

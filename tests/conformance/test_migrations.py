@@ -9,7 +9,7 @@ from detent.errors import MigrationChanged, SchemaTooNew, SchemaTooOld
 from detent.kernel.operations import Verdict
 from detent.stores import migrate
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -24,7 +24,7 @@ from tests.conformance.builders import (
 
 
 @pytest.fixture
-def empty(database_url: str) -> Iterator[SqlStore]:
+def empty(database_url: str) -> Iterator[Store]:
     """A store on a database that has nothing of ours."""
     store = open_store(database_url)
     yield store
@@ -32,43 +32,41 @@ def empty(database_url: str) -> Iterator[SqlStore]:
 
 
 @pytest.fixture
-def second(database_url: str) -> Iterator[SqlStore]:
+def second(database_url: str) -> Iterator[Store]:
     store = open_store(database_url)
     yield store
     store.close()
 
 
-def latest(store: SqlStore) -> int:
+def latest(store: Store) -> int:
     return migrate.migrations(store.dialect)[-1].version
 
 
-def ledger(store: SqlStore, statement: str) -> None:
+def ledger(store: Store, statement: str) -> None:
     with store._writer.transaction() as tx:
         tx.run(statement)
 
 
-def test_a_new_database_gets_the_whole_schema(empty: SqlStore) -> None:
+def test_a_new_database_gets_the_whole_schema(empty: Store) -> None:
     done = empty.migrate(now=NOW)
     assert done == [f"{item.version:04d}_{item.name}" for item in migrate.migrations(empty.dialect)]
     empty.check_schema()
     assert one(empty, start())[0].created
 
 
-def test_migrating_twice_does_nothing(empty: SqlStore) -> None:
+def test_migrating_twice_does_nothing(empty: Store) -> None:
     empty.migrate(now=NOW)
     assert empty.migrate(now=NOW) == []
 
 
-def test_a_database_without_a_schema_is_too_old(empty: SqlStore) -> None:
+def test_a_database_without_a_schema_is_too_old(empty: Store) -> None:
     with pytest.raises(SchemaTooOld) as caught:
         empty.check_schema()
     assert (caught.value.found, caught.value.needed) == (0, latest(empty))
     assert "detent migrate" in str(caught.value)
 
 
-def test_a_database_that_misses_a_migration_is_too_old(
-    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_misses_a_migration_is_too_old(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     empty.migrate(now=NOW)
     known = migrate.migrations(empty.dialect)
     newer = migrate.Migration(known[-1].version + 1, "more", "CREATE TABLE detent_more (id INTEGER);\n")
@@ -80,7 +78,7 @@ def test_a_database_that_misses_a_migration_is_too_old(
     empty.check_schema()
 
 
-def test_a_database_of_a_newer_version_is_refused(empty: SqlStore) -> None:
+def test_a_database_of_a_newer_version_is_refused(empty: Store) -> None:
     empty.migrate(now=NOW)
     ledger(
         empty, "INSERT INTO detent_migrations (version, name, checksum, applied_at) VALUES (99, 'x', 'y', 1)"
@@ -91,7 +89,7 @@ def test_a_database_of_a_newer_version_is_refused(empty: SqlStore) -> None:
         assert (caught.value.found, caught.value.known) == (99, latest(empty))
 
 
-def test_a_migration_that_is_not_what_it_was_is_refused(empty: SqlStore) -> None:
+def test_a_migration_that_is_not_what_it_was_is_refused(empty: Store) -> None:
     empty.migrate(now=NOW)
     ledger(empty, "UPDATE detent_migrations SET checksum = 'another' WHERE version = 1")
     for verb in (empty.check_schema, lambda: empty.migrate(now=NOW)):
@@ -100,7 +98,7 @@ def test_a_migration_that_is_not_what_it_was_is_refused(empty: SqlStore) -> None
         assert caught.value.version == 1
 
 
-def test_a_second_migrator_waits_for_the_first(empty: SqlStore, second: SqlStore) -> None:
+def test_a_second_migrator_waits_for_the_first(empty: Store, second: Store) -> None:
     with empty._writer.transaction() as tx, empty.driver.migration_lock(tx):
         attempt = Attempt(lambda: second.migrate(now=NOW))
         eventually(
@@ -113,7 +111,7 @@ def test_a_second_migrator_waits_for_the_first(empty: SqlStore, second: SqlStore
     second.check_schema()
 
 
-def test_many_migrators_at_once_migrate_once(empty: SqlStore, database_url: str) -> None:
+def test_many_migrators_at_once_migrate_once(empty: Store, database_url: str) -> None:
     stores = [open_store(database_url) for _ in range(4)]
     try:
         attempts = [Attempt(lambda store=store: store.migrate(now=NOW)) for store in stores]  # type: ignore[misc]
@@ -124,14 +122,14 @@ def test_many_migrators_at_once_migrate_once(empty: SqlStore, database_url: str)
             store.close()
 
 
-def test_the_lock_is_free_again_after_a_migration(empty: SqlStore, second: SqlStore) -> None:
+def test_the_lock_is_free_again_after_a_migration(empty: Store, second: Store) -> None:
     """Also where it belongs to the session, which lives on as the writer's connection."""
     empty.migrate(now=NOW)
     assert second.migrate(now=NOW) == []
 
 
 def test_a_migration_that_was_cut_short_can_be_run_again(
-    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+    empty: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrate.migrations(empty.dialect)
     first = known[0]
@@ -144,7 +142,7 @@ def test_a_migration_that_was_cut_short_can_be_run_again(
     empty.check_schema()
 
 
-def test_a_migration_that_was_done_and_not_noted_is_run_again(empty: SqlStore) -> None:
+def test_a_migration_that_was_done_and_not_noted_is_run_again(empty: Store) -> None:
     """MySQL commits at every DDL statement: a process may die behind the last one, before the note."""
     empty.migrate(now=NOW)
     if empty.dialect == "mysql":
@@ -155,7 +153,7 @@ def test_a_migration_that_was_done_and_not_noted_is_run_again(empty: SqlStore) -
 
 
 def test_runs_of_an_older_schema_are_found_after_the_migration(
-    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+    empty: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrate.migrations(empty.dialect)
     monkeypatch.setattr(migrate, "migrations", lambda dialect: known[:1])
@@ -173,7 +171,7 @@ def test_runs_of_an_older_schema_are_found_after_the_migration(
 
 
 def test_graphs_come_to_a_database_that_has_runs_under_way(
-    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+    empty: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an older version has begun and claimed goes on, and its workers count as knowing nothing."""
     known = migrate.migrations(empty.dialect)
@@ -202,7 +200,7 @@ def test_graphs_come_to_a_database_that_has_runs_under_way(
     run = empty.run("waiting")
     assert (run.signature, run.frozen_at, run.irregular) == (None, None, 0)
     assert empty.unknown_jobs(before=NOW) == []  # those are for nodes of graphs
-    [orphan] = empty.bury("w1", max_recoveries=5, now=NOW) or []
+    [orphan] = empty.reap("w1", max_recoveries=5, now=NOW) or []
     assert orphan.run_id == "under way"
     enlist(empty, "w2")
     for claimed in claim(empty, "w2", limit=5, now=NOW + 60 * SECOND):
@@ -211,7 +209,7 @@ def test_graphs_come_to_a_database_that_has_runs_under_way(
 
 
 def test_a_later_migration_that_was_cut_short_anywhere_can_be_run_again(
-    empty: SqlStore, monkeypatch: pytest.MonkeyPatch
+    empty: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrate.migrations(empty.dialect)
     for place, later in enumerate(known[1:], start=1):

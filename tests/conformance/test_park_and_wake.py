@@ -6,7 +6,7 @@ from detent.errors import InvalidState
 from detent.kernel.operations import Verdict
 from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -34,12 +34,12 @@ from tests.conformance.builders import (
 LATER = NOW + 60 * SECOND
 
 
-def readiness(store: SqlStore) -> list[tuple[object, ...]]:
+def readiness(store: Store) -> list[tuple[object, ...]]:
     with store._reading() as tx:
         return tx.query("SELECT node, required, settled FROM detent_readiness ORDER BY node")
 
 
-def test_a_sleeping_run_is_a_timer_and_its_worker_is_free(store: SqlStore) -> None:
+def test_a_sleeping_run_is_a_timer_and_its_worker_is_free(store: Store) -> None:
     main = executing(store)
     assert one(store, parking(main, wake_at=LATER)).verdict is Verdict.APPLIED
     assert (state_of(store), execution(store).scheduled_for) == ("timer", LATER)
@@ -49,17 +49,17 @@ def test_a_sleeping_run_is_a_timer_and_its_worker_is_free(store: SqlStore) -> No
     assert (woken.attempt, woken.deliveries) == (1, 2)
 
 
-def test_a_sleep_that_is_over_already_is_ready(store: SqlStore) -> None:
+def test_a_sleep_that_is_over_already_is_ready(store: Store) -> None:
     one(store, parking(executing(store), wake_at=NOW))
     assert state_of(store) == "ready"
 
 
-def test_a_park_carries_its_records(store: SqlStore) -> None:
+def test_a_park_carries_its_records(store: Store) -> None:
     one(store, parking(executing(store), wake_at=LATER, steps=[new_step(state="waiting", wake_at=LATER)]))
     assert [step.state for step in store.journal(["run"])["run"]] == ["waiting"]
 
 
-def test_a_second_park_is_stale_and_changes_nothing(store: SqlStore) -> None:
+def test_a_second_park_is_stale_and_changes_nothing(store: Store) -> None:
     operation = parking(executing(store), wake_at=LATER)
     one(store, operation)
     before = everything(store)
@@ -67,21 +67,21 @@ def test_a_second_park_is_stale_and_changes_nothing(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_a_park_after_burial_is_stale(store: SqlStore) -> None:
+def test_a_park_after_burial_is_stale(store: Store) -> None:
     main = executing(store)
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     assert one(store, parking(main, wake_at=LATER)).verdict is Verdict.STALE
     assert [row.state for row in store.executions("run")] == ["failed", "ready"]
 
 
-def test_a_park_that_went_through_unseen_is_found(store: SqlStore) -> None:
+def test_a_park_that_went_through_unseen_is_found(store: Store) -> None:
     operation = parking(executing(store), wake_at=LATER)
     assert store.already_applied(operation) is None
     one(store, operation)
     assert store.already_applied(operation).verdict is Verdict.APPLIED
 
 
-def test_a_run_that_awaits_steps_wakes_with_the_last_of_them(store: SqlStore) -> None:
+def test_a_run_that_awaits_steps_wakes_with_the_last_of_them(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a", "b"))
     first, second = claim(store, limit=2)
@@ -93,7 +93,7 @@ def test_a_run_that_awaits_steps_wakes_with_the_last_of_them(store: SqlStore) ->
     assert (state_of(store), readiness(store)) == ("ready", [])
 
 
-def test_a_failed_step_counts_as_one_that_has_happened(store: SqlStore) -> None:
+def test_a_failed_step_counts_as_one_that_has_happened(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     [piece] = claim(store)
@@ -102,7 +102,7 @@ def test_a_failed_step_counts_as_one_that_has_happened(store: SqlStore) -> None:
     assert (state_of(store), store.run("run").state) == ("ready", "ready")
 
 
-def test_a_step_that_is_tried_again_does_not_count_yet(store: SqlStore) -> None:
+def test_a_step_that_is_tried_again_does_not_count_yet(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     [piece] = claim(store)
@@ -114,7 +114,7 @@ def test_a_step_that_is_tried_again_does_not_count_yet(store: SqlStore) -> None:
     assert state_of(store) == "ready"
 
 
-def test_a_run_that_awaits_what_has_happened_is_ready_at_once(store: SqlStore) -> None:
+def test_a_run_that_awaits_what_has_happened_is_ready_at_once(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     [piece] = claim(store)
@@ -123,7 +123,7 @@ def test_a_run_that_awaits_what_has_happened_is_ready_at_once(store: SqlStore) -
     assert (state_of(store), readiness(store)) == ("ready", [])
 
 
-def test_a_step_that_ends_in_the_batch_that_parks_its_run_is_counted_once(store: SqlStore) -> None:
+def test_a_step_that_ends_in_the_batch_that_parks_its_run_is_counted_once(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a", "b"))
     first, second = claim(store, limit=2)
@@ -133,7 +133,7 @@ def test_a_step_that_ends_in_the_batch_that_parks_its_run_is_counted_once(store:
     assert state_of(store) == "ready"
 
 
-def test_of_many_things_awaited_the_first_wakes(store: SqlStore) -> None:
+def test_of_many_things_awaited_the_first_wakes(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     one(store, parking(main, for_child("child"), for_message("paid"), wake_at=LATER))
@@ -142,7 +142,7 @@ def test_of_many_things_awaited_the_first_wakes(store: SqlStore) -> None:
     assert (state_of(store), readiness(store)) == ("ready", [])
 
 
-def test_what_happens_after_the_waking_wakes_nobody_again(store: SqlStore) -> None:
+def test_what_happens_after_the_waking_wakes_nobody_again(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -155,7 +155,7 @@ def test_what_happens_after_the_waking_wakes_nobody_again(store: SqlStore) -> No
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.FAILED])
-def test_a_run_that_awaits_its_child_wakes_when_that_ends(store: SqlStore, outcome: Outcome) -> None:
+def test_a_run_that_awaits_its_child_wakes_when_that_ends(store: Store, outcome: Outcome) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -164,7 +164,7 @@ def test_a_run_that_awaits_its_child_wakes_when_that_ends(store: SqlStore, outco
     assert state_of(store) == "ready"
 
 
-def test_a_child_that_pauses_does_not_wake_its_parent(store: SqlStore) -> None:
+def test_a_child_that_pauses_does_not_wake_its_parent(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -173,7 +173,7 @@ def test_a_child_that_pauses_does_not_wake_its_parent(store: SqlStore) -> None:
     assert state_of(store) == "parked"
 
 
-def test_a_canceled_child_wakes_its_parent(store: SqlStore) -> None:
+def test_a_canceled_child_wakes_its_parent(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     one(store, parking(main, for_child("child")))
@@ -184,7 +184,7 @@ def test_a_canceled_child_wakes_its_parent(store: SqlStore) -> None:
 # -- Held open on purpose --------------------------------------------------------------------------
 
 
-def test_a_message_sent_while_its_receiver_parks_is_not_lost(store: SqlStore, rival: SqlStore) -> None:
+def test_a_message_sent_while_its_receiver_parks_is_not_lost(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, parking(main, for_message())):
         attempt = Attempt(lambda: one(rival, message()))
@@ -194,7 +194,7 @@ def test_a_message_sent_while_its_receiver_parks_is_not_lost(store: SqlStore, ri
 
 
 def test_a_park_beside_a_message_that_is_being_sent_does_not_sleep_through_it(
-    store: SqlStore, rival: SqlStore
+    store: Store, rival: Store
 ) -> None:
     main = executing(store)
     with held_open(store, message()):
@@ -206,7 +206,7 @@ def test_a_park_beside_a_message_that_is_being_sent_does_not_sleep_through_it(
 
 @pytest.mark.parametrize("park_first", [True, False])
 def test_a_park_beside_the_last_steps_settle_is_not_lost(
-    store: SqlStore, rival: SqlStore, park_first: bool
+    store: Store, rival: Store, park_first: bool
 ) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
@@ -221,7 +221,7 @@ def test_a_park_beside_the_last_steps_settle_is_not_lost(
 
 
 @pytest.mark.parametrize("park_first", [True, False])
-def test_a_park_beside_its_childs_end_is_not_lost(store: SqlStore, rival: SqlStore, park_first: bool) -> None:
+def test_a_park_beside_its_childs_end_is_not_lost(store: Store, rival: Store, park_first: bool) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -234,7 +234,7 @@ def test_a_park_beside_its_childs_end_is_not_lost(store: SqlStore, rival: SqlSto
     assert state_of(store) == "ready"
 
 
-def test_a_child_canceled_while_its_parent_parks_is_not_lost(store: SqlStore, rival: SqlStore) -> None:
+def test_a_child_canceled_while_its_parent_parks_is_not_lost(store: Store, rival: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     with held_open(store, parking(main, for_child("child"))):
@@ -244,7 +244,7 @@ def test_a_child_canceled_while_its_parent_parks_is_not_lost(store: SqlStore, ri
     assert state_of(store) == "ready"
 
 
-def test_a_run_that_parks_beside_its_cancel_is_canceled(store: SqlStore, rival: SqlStore) -> None:
+def test_a_run_that_parks_beside_its_cancel_is_canceled(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, parking(main, wake_at=LATER)):
         attempt = Attempt(lambda: rival.cancel("run", reason=None, now=NOW))
@@ -253,21 +253,21 @@ def test_a_run_that_parks_beside_its_cancel_is_canceled(store: SqlStore, rival: 
     assert (store.run("run").state, state_of(store)) == ("canceled", "canceled")
 
 
-def test_a_run_that_parks_after_its_cancel_comes_back_at_once_to_see_it(store: SqlStore) -> None:
+def test_a_run_that_parks_after_its_cancel_comes_back_at_once_to_see_it(store: Store) -> None:
     main = executing(store)
     store.cancel("run", reason=None, now=NOW)
     answer = one(store, parking(main, for_message(), wake_at=LATER))
     assert (answer.run_state, state_of(store)) == (RunState.CANCELED, "ready")
 
 
-def test_undoing_a_canceled_run_may_wait(store: SqlStore) -> None:
+def test_undoing_a_canceled_run_may_wait(store: Store) -> None:
     main = executing(store)
     store.cancel("run", reason=None, now=NOW)
     one(store, parking(main, wake_at=LATER, undoing=True))
     assert (state_of(store), execution(store).scheduled_for) == ("timer", LATER)
 
 
-def test_a_park_in_a_paused_run_is_held_and_keeps_its_time(store: SqlStore) -> None:
+def test_a_park_in_a_paused_run_is_held_and_keeps_its_time(store: Store) -> None:
     main = executing(store)
     store.pause("run", reason=None, now=NOW)
     one(store, parking(main, wake_at=LATER))
@@ -276,7 +276,7 @@ def test_a_park_in_a_paused_run_is_held_and_keeps_its_time(store: SqlStore) -> N
     assert (state_of(store), execution(store).scheduled_for) == ("timer", LATER)
 
 
-def test_what_a_paused_run_awaits_may_happen_meanwhile(store: SqlStore) -> None:
+def test_what_a_paused_run_awaits_may_happen_meanwhile(store: Store) -> None:
     one(store, parking(executing(store), for_message()))
     store.pause("run", reason=None, now=NOW)
     one(store, message())
@@ -285,7 +285,7 @@ def test_what_a_paused_run_awaits_may_happen_meanwhile(store: SqlStore) -> None:
     assert state_of(store) == "ready"
 
 
-def test_a_finished_run_leaves_no_readiness_behind(store: SqlStore) -> None:
+def test_a_finished_run_leaves_no_readiness_behind(store: Store) -> None:
     main = executing(store)
     one(store, parking(main, for_message(), wake_at=LATER))
     store.cancel("run", reason=None, now=NOW)
@@ -293,9 +293,7 @@ def test_a_finished_run_leaves_no_readiness_behind(store: SqlStore) -> None:
     assert isinstance(one(store, message()), InvalidState)
 
 
-def test_a_thousand_settles_from_two_stores_wake_the_parent_exactly_once(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_a_thousand_settles_from_two_stores_wake_the_parent_exactly_once(store: Store, rival: Store) -> None:
     enlist(store, "w1", "w2")
     main = executing(store)
     one(store, spawning(main, *[f"piece#{number}" for number in range(1000)]))
@@ -303,7 +301,7 @@ def test_a_thousand_settles_from_two_stores_wake_the_parent_exactly_once(
     one(store, parking(main, for_steps()))
     assert readiness(store) == [("steps:pieces", 1000, 0)]
 
-    def settle_all(through: SqlStore, mine: int) -> int:
+    def settle_all(through: Store, mine: int) -> int:
         rows = pieces[mine]
         batches = [rows[begin : begin + 25] for begin in range(0, len(rows), 25)]
         return sum(through.apply([settling(row) for row in batch]).made_ready for batch in batches)

@@ -12,7 +12,7 @@ from detent.kernel.operations import Start
 from detent.kernel.rows import GraphPart, Readiness
 from detent.stores.driver import batch, write
 from detent.stores.sql.graphs import GraphStatements
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one, recording
 
 HOT = """
@@ -32,7 +32,7 @@ BACKLOG = 2000
 
 
 @pytest.fixture(params=[1, BACKLOG], ids=["small tables", "large tables"])
-def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
+def filled(request: pytest.FixtureRequest, store: Store) -> Store:
     """As many runs ready as waiting for their time as finished, each with a record."""
     enlist(store, "w1")
     for state in ("ready", "timer", "completed"):
@@ -73,22 +73,22 @@ def filled(request: pytest.FixtureRequest, store: SqlStore) -> SqlStore:
     return store
 
 
-def test_what_is_hot_goes_through_an_index(filled: SqlStore) -> None:
+def test_what_is_hot_goes_through_an_index(filled: Store) -> None:
     plans = {name: explain(filled, name) for name in [*HOT, *HOT_GRAPHS]}
     assert not {name: plan for name, plan in plans.items() if whole_tables(filled.dialect, plan)}
 
 
-def test_every_statement_of_graphs_is_planned_or_only_inserts(store: SqlStore) -> None:
+def test_every_statement_of_graphs_is_planned_or_only_inserts(store: Store) -> None:
     known = set(GraphStatements.__struct_fields__)
     assert known - set(HOT_GRAPHS) == {"insert_ended", "insert_graphs", "insert_waits"}
 
 
-def test_claiming_sorts_nothing(filled: SqlStore) -> None:
+def test_claiming_sorts_nothing(filled: Store) -> None:
     plans = {name: explain(filled, name) for name in ("claim", "claim_on", "due_timers")}
     assert not {name: plan for name, plan in plans.items() if re.search(r"Sort|filesort|TEMP B-TREE", plan)}
 
 
-def explain(store: SqlStore, name: str) -> str:
+def explain(store: Store, name: str) -> str:
     statements = store.driver.statements
     statement: str = getattr(statements.graphs if name in HOT_GRAPHS else statements, name)
     given = {key: value for key, value in PARAMETERS.items() if re.search(rf"(:|%\(){key}\b", statement)}
@@ -162,21 +162,21 @@ def whole_tables(dialect: str, plan: str) -> list[str]:
     ]
 
 
-def test_a_whole_table_is_seen(filled: SqlStore) -> None:
+def test_a_whole_table_is_seen(filled: Store) -> None:
     """The check itself: it must see what it is looking for."""
     verb = {"sqlite": "EXPLAIN QUERY PLAN", "postgres": "EXPLAIN", "mysql": "EXPLAIN"}[filled.dialect]
-    with filled._guests.lane() as lane, lane.autocommit() as tx:
+    with filled._user_connections.connection() as connection, connection.autocommit() as tx:
         rows = tx.query(f"{verb} SELECT COUNT(*) FROM detent_steps WHERE kind = 'step'")
     assert whole_tables(filled.dialect, "\n".join(" | ".join(map(str, row)) for row in rows))
 
 
-def test_recording_is_one_statement(filled: SqlStore) -> None:
+def test_recording_is_one_statement(filled: Store) -> None:
     [claimed] = filled.claim("w1", queues=["default"], jobs=["job0"], tokens=["t"], now=NOW)
     quick = filled.driver.quick([recording(claimed, new_step(claimed.run_id, "fresh"))])
     assert quick is not None
 
 
-def test_the_quick_end_of_a_function_goes_through_indexes(filled: SqlStore) -> None:
+def test_the_quick_end_of_a_function_goes_through_indexes(filled: Store) -> None:
     end = getattr(filled.driver, "_quick_end", None)
     if end is None:
         assert filled.dialect != "postgres"

@@ -5,7 +5,7 @@ import pytest
 from detent.errors import RunNotFound
 from detent.kernel.operations import Start, Verdict
 from detent.kernel.settle import Outcome
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     begetting,
@@ -24,15 +24,15 @@ from tests.conformance.builders import (
 )
 
 
-def begin(store: SqlStore, run: str, **given: object) -> None:
+def begin(store: Store, run: str, **given: object) -> None:
     one(store, Start(runs=[new_run(run, **given)], executions=[new_main(run)]))
 
 
-def ids(store: SqlStore, limit: int = 100, **filters: object) -> list[str]:
+def ids(store: Store, limit: int = 100, **filters: object) -> list[str]:
     return [run.id for run in store.runs(limit=limit, **filters)]
 
 
-def test_a_run_is_read_back_whole(store: SqlStore) -> None:
+def test_a_run_is_read_back_whole(store: Store) -> None:
     begin(
         store,
         "run",
@@ -51,13 +51,13 @@ def test_a_run_is_read_back_whole(store: SqlStore) -> None:
     assert (run.parent, run.parent_key, run.created_at, run.finished_at) == ("p", "k", NOW, None)
 
 
-def test_a_run_that_is_not_there_is_named(store: SqlStore) -> None:
+def test_a_run_that_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(RunNotFound) as caught:
         store.run("nowhere")
     assert caught.value.run_id == "nowhere"
 
 
-def test_runs_are_listed_newest_first(store: SqlStore) -> None:
+def test_runs_are_listed_newest_first(store: Store) -> None:
     for age, run in enumerate(["new", "middle", "old"]):
         begin(store, run, created_at=NOW - age)
     begin(store, "middle-too", created_at=NOW - 1)
@@ -65,7 +65,7 @@ def test_runs_are_listed_newest_first(store: SqlStore) -> None:
     assert ids(store, limit=2) == ["new", "middle-too"]
 
 
-def test_filters_are_taken_together(store: SqlStore) -> None:
+def test_filters_are_taken_together(store: Store) -> None:
     begin(store, "a", type="ship", created_at=NOW)
     begin(store, "b", type="ship", queue="slow", created_at=NOW + 1)
     begin(store, "c", type="bill", queue="slow", created_at=NOW + 2, parent="a")
@@ -79,18 +79,18 @@ def test_filters_are_taken_together(store: SqlStore) -> None:
     assert ids(store, type="nothing") == []
 
 
-def test_a_filter_is_a_value_and_never_sql(store: SqlStore) -> None:
+def test_a_filter_is_a_value_and_never_sql(store: Store) -> None:
     begin(store, "a")
     assert ids(store, type="' OR '1' = '1") == []
     assert ids(store, type="%") == []
 
 
-def test_performing_shows_that_something_executes(store: SqlStore) -> None:
+def test_performing_shows_that_something_executes(store: Store) -> None:
     executing(store)
     assert (store.run("run").performing, store.runs(limit=1)[0].performing) == (1, 1)
 
 
-def test_executions_are_listed_in_the_order_of_their_making(store: SqlStore) -> None:
+def test_executions_are_listed_in_the_order_of_their_making(store: Store) -> None:
     main = executing(store)
     one(store, settling(main, Outcome.REATTEMPTED, now=NOW + 1))
     [again] = claim(store, now=NOW + 1)
@@ -103,7 +103,7 @@ def test_executions_are_listed_in_the_order_of_their_making(store: SqlStore) -> 
     assert store.executions("nowhere") == []
 
 
-def test_the_journal_of_many_runs_is_read_at_once(store: SqlStore) -> None:
+def test_the_journal_of_many_runs_is_read_at_once(store: Store) -> None:
     enlist(store, "w1")
     one(store, start("a", "b", "c"))
     first, second, _ = claim(store, limit=3)
@@ -118,7 +118,7 @@ def test_the_journal_of_many_runs_is_read_at_once(store: SqlStore) -> None:
     assert store.journal([]) == {}
 
 
-def test_what_is_published_last_is_what_is_read(store: SqlStore) -> None:
+def test_what_is_published_last_is_what_is_read(store: Store) -> None:
     main = executing(store)
     assert store.published("run", "progress") is None
     for seq, value in enumerate(["1", "2"], start=1):
@@ -128,7 +128,7 @@ def test_what_is_published_last_is_what_is_read(store: SqlStore) -> None:
     assert store.published("run", "other") is None
 
 
-def test_the_history_is_in_the_order_of_happening(store: SqlStore) -> None:
+def test_the_history_is_in_the_order_of_happening(store: Store) -> None:
     one(store, start())
     for number in range(5):
         store.note("run", f"event-{number}", None, now=NOW)
@@ -136,7 +136,7 @@ def test_the_history_is_in_the_order_of_happening(store: SqlStore) -> None:
     assert store.history("nowhere") == []
 
 
-def test_readers_do_not_wait_for_a_writer(store: SqlStore, rival: SqlStore) -> None:
+def test_readers_do_not_wait_for_a_writer(store: Store, rival: Store) -> None:
     main = executing(store)
     with store._writer.transaction() as tx:
         tx.query(tx.sql.lock_run, id="run")
@@ -150,7 +150,7 @@ def test_readers_do_not_wait_for_a_writer(store: SqlStore, rival: SqlStore) -> N
 # -- Transactions of users -------------------------------------------------------------------------
 
 
-def test_a_users_write_and_our_record_commit_together(store: SqlStore, rival: SqlStore) -> None:
+def test_a_users_write_and_our_record_commit_together(store: Store, rival: Store) -> None:
     main = executing(store)
     with store.transaction() as tx:
         tx.run("UPDATE detent_runs SET priority = 9 WHERE id = 'run'")
@@ -159,7 +159,7 @@ def test_a_users_write_and_our_record_commit_together(store: SqlStore, rival: Sq
     assert (rival.run("run").priority, len(rival.journal(["run"])["run"])) == (9, 1)
 
 
-def test_a_users_failure_rolls_our_record_back(store: SqlStore) -> None:
+def test_a_users_failure_rolls_our_record_back(store: Store) -> None:
     main = executing(store)
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
         store.apply_within(tx, recording(main, new_step()))
@@ -167,14 +167,12 @@ def test_a_users_failure_rolls_our_record_back(store: SqlStore) -> None:
     assert store.journal(["run"]) == {"run": []}
 
 
-def test_an_answer_that_is_an_error_is_raised_in_a_users_transaction(store: SqlStore) -> None:
+def test_an_answer_that_is_an_error_is_raised_in_a_users_transaction(store: Store) -> None:
     with pytest.raises(RunNotFound), store.transaction() as tx:
         store.apply_within(tx, message("nowhere"))
 
 
-def test_we_write_into_a_transaction_that_a_user_began_and_never_end_it(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_we_write_into_a_transaction_that_a_user_began_and_never_end_it(store: Store, rival: Store) -> None:
     connection = store.driver.connect()
     store.driver.begin(connection)
     assert store.apply_within(store.joined(connection), start("ours"))[0].created

@@ -1,4 +1,4 @@
-"""Journal entries: written once, by a worker in office, with what belongs to them."""
+"""Journal entries: written once, by a worker alive, with what belongs to them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from detent.kernel.operations import Record, Start, Verdict
 from detent.kernel.rows import Step, StepState
 from detent.kernel.settle import Outcome
 from detent.stores.driver import Trouble
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -32,11 +32,11 @@ from tests.conformance.builders import (
 )
 
 
-def journal(store: SqlStore, run: str = "run") -> dict[str, Step]:
+def journal(store: Store, run: str = "run") -> dict[str, Step]:
     return {step.key: step for step in store.journal([run])[run]}
 
 
-def test_a_record_comes_back_as_it_was_written(store: SqlStore) -> None:
+def test_a_record_comes_back_as_it_was_written(store: Store) -> None:
     claimed = executing(store)
     step = new_step(
         key="1/charge#2",
@@ -55,14 +55,14 @@ def test_a_record_comes_back_as_it_was_written(store: SqlStore) -> None:
     assert store.journal(["run"]) == {"run": [step]}
 
 
-def test_a_record_is_written_once(store: SqlStore) -> None:
+def test_a_record_is_written_once(store: Store) -> None:
     claimed = executing(store)
     one(store, recording(claimed, new_step(result="1")))
     assert one(store, recording(claimed, new_step(result="2"))) is Verdict.APPLIED
     assert journal(store)["charge"].result == "1"
 
 
-def test_a_failure_that_is_tried_again_gives_way_to_the_next_try(store: SqlStore) -> None:
+def test_a_failure_that_is_tried_again_gives_way_to_the_next_try(store: Store) -> None:
     """A compensation of a canceled run: its failure is final for the workflow, and is tried again."""
     claimed = executing(store)
     one(store, recording(claimed, new_step(state="failed", result=None, error='{"type":"E"}')))
@@ -73,7 +73,7 @@ def test_a_failure_that_is_tried_again_gives_way_to_the_next_try(store: SqlStore
 
 
 @pytest.mark.parametrize("seen", [StepState.EXECUTING, StepState.RETRYING, StepState.WAITING])
-def test_what_was_only_seen_gives_way_to_the_record(store: SqlStore, seen: StepState) -> None:
+def test_what_was_only_seen_gives_way_to_the_record(store: Store, seen: StepState) -> None:
     claimed = executing(store)
     one(store, recording(claimed, new_step(state=seen, result=None, wake_at=NOW)))
     one(store, recording(claimed, new_step(state="failed", result=None, error='{"type":"E"}')))
@@ -82,7 +82,7 @@ def test_what_was_only_seen_gives_way_to_the_record(store: SqlStore, seen: StepS
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "with other operations"])
 @pytest.mark.parametrize("seen", [StepState.EXECUTING, StepState.RETRYING, StepState.WAITING])
-def test_an_entry_has_the_place_of_its_final_record(store: SqlStore, seen: StepState, quick: bool) -> None:
+def test_an_entry_has_the_place_of_its_final_record(store: Store, seen: StepState, quick: bool) -> None:
     claimed = executing(store)
     beside = [] if quick else [start("other"), start("another")]
     one(store, recording(claimed, new_step(seq=1, state=seen, result=None, wake_at=NOW)))
@@ -92,7 +92,7 @@ def test_an_entry_has_the_place_of_its_final_record(store: SqlStore, seen: StepS
     assert {key: step.seq for key, step in journal(store).items()} == {"beside": 2, "charge": 3}
 
 
-def test_spawned_steps_and_children_have_a_place_in_the_journal(store: SqlStore) -> None:
+def test_spawned_steps_and_children_have_a_place_in_the_journal(store: Store) -> None:
     claimed = executing(store)
     spawned = new_spawned("run", "piece", "pieces", seq=7)
     child = new_run("child", parent="run", parent_key="flow", parent_seq=8)
@@ -105,7 +105,7 @@ def test_spawned_steps_and_children_have_a_place_in_the_journal(store: SqlStore)
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["in two batches", "in one batch"])
-def test_a_late_sighting_does_not_overwrite_the_record(store: SqlStore, apart: bool) -> None:
+def test_a_late_sighting_does_not_overwrite_the_record(store: Store, apart: bool) -> None:
     """A step is written as executing without waiting for it, and may be overtaken by its end."""
     claimed = executing(store)
     operations = [
@@ -117,7 +117,7 @@ def test_a_late_sighting_does_not_overwrite_the_record(store: SqlStore, apart: b
     assert (journal(store)["charge"].state, journal(store)["charge"].result) == ("completed", "1")
 
 
-def test_the_records_of_many_runs_share_a_commit(store: SqlStore) -> None:
+def test_the_records_of_many_runs_share_a_commit(store: Store) -> None:
     enlist(store, "w1", "w2")
     one(store, start("a", "b", "c"))
     ours = claim(store, "w1", limit=2)
@@ -127,37 +127,37 @@ def test_the_records_of_many_runs_share_a_commit(store: SqlStore) -> None:
     assert all(len(steps) == 1 for steps in store.journal(["a", "b", "c"]).values())
 
 
-def test_a_record_of_a_worker_that_was_buried_is_stale_and_changes_nothing(store: SqlStore) -> None:
+def test_a_record_of_a_worker_that_was_reaped_is_stale_and_changes_nothing(store: Store) -> None:
     claimed = executing(store)
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     before = everything(store)
     assert one(store, recording(claimed, new_step())) is Verdict.STALE
     assert one(store, spawning(claimed, "piece")) is Verdict.STALE
     assert everything(store) == before
 
 
-def test_a_stale_record_does_not_keep_its_neighbours_from_theirs(store: SqlStore) -> None:
+def test_a_stale_record_does_not_keep_its_neighbours_from_theirs(store: Store) -> None:
     enlist(store, "w1", "w2")
     one(store, start("a", "b"))
     [ours], [theirs] = claim(store, "w1"), claim(store, "w2")
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     answers = store.apply(
         [recording(ours, new_step(ours.run_id)), recording(theirs, new_step(theirs.run_id))]
     )
     assert answers.answers == [Verdict.STALE, Verdict.APPLIED]
 
 
-def test_a_burial_waits_for_a_record_that_is_under_way(store: SqlStore, rival: SqlStore) -> None:
+def test_a_burial_waits_for_a_record_that_is_under_way(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with held_open(store, recording(claimed, new_step())):
-        attempt = Attempt(lambda: rival.bury("w1", max_recoveries=5, now=NOW))
+        attempt = Attempt(lambda: rival.reap("w1", max_recoveries=5, now=NOW))
         is_seen_waiting(attempt, store)
     [again] = attempt.result() or []
     assert again.attempt == 2
     assert journal(store)["charge"].result == "1"
 
 
-def test_a_record_beside_a_burial_that_is_under_way_is_stale(store: SqlStore, rival: SqlStore) -> None:
+def test_a_record_beside_a_burial_that_is_under_way_is_stale(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with store._beats.transaction() as tx:
         tx.query(tx.sql.lock_worker, id="w1")
@@ -169,14 +169,14 @@ def test_a_record_beside_a_burial_that_is_under_way_is_stale(store: SqlStore, ri
 
 
 @pytest.mark.parametrize("module_url", ["postgres"], indirect=True)
-def test_a_heartbeat_does_not_wait_for_a_record(store: SqlStore, rival: SqlStore) -> None:
+def test_a_heartbeat_does_not_wait_for_a_record(store: Store, rival: Store) -> None:
     """Elsewhere it waits for the commit, which is short."""
     claimed = executing(store)
     with held_open(store, recording(claimed, new_step())):
         assert rival.renew("w1", lease=SECOND, now=NOW)
 
 
-def test_spawned_steps_become_ready_with_their_record(store: SqlStore) -> None:
+def test_spawned_steps_become_ready_with_their_record(store: Store) -> None:
     claimed = executing(store)
     one(store, spawning(claimed, "piece", "piece#2"))
     found = journal(store)
@@ -187,7 +187,7 @@ def test_spawned_steps_become_ready_with_their_record(store: SqlStore) -> None:
     assert {row.node for row in claim(store, limit=5)} == {"piece", "piece#2"}
 
 
-def test_the_journal_shows_the_latest_attempt_of_a_spawned_step(store: SqlStore) -> None:
+def test_the_journal_shows_the_latest_attempt_of_a_spawned_step(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "piece"))
     [piece] = claim(store)
@@ -198,7 +198,7 @@ def test_the_journal_shows_the_latest_attempt_of_a_spawned_step(store: SqlStore)
     assert (journal(store)["piece"].state, journal(store)["piece"].result) == ("completed", '"done"')
 
 
-def test_spawning_in_a_paused_run_is_held(store: SqlStore) -> None:
+def test_spawning_in_a_paused_run_is_held(store: Store) -> None:
     claimed = executing(store)
     store.pause("run", reason=None, now=NOW)
     one(store, spawning(claimed, "piece"))
@@ -206,7 +206,7 @@ def test_spawning_in_a_paused_run_is_held(store: SqlStore) -> None:
     assert claim(store) == []
 
 
-def test_nothing_new_begins_in_a_canceled_run(store: SqlStore) -> None:
+def test_nothing_new_begins_in_a_canceled_run(store: Store) -> None:
     claimed = executing(store)
     store.cancel("run", reason=None, now=NOW)
     before = everything(store)
@@ -215,7 +215,7 @@ def test_nothing_new_begins_in_a_canceled_run(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_what_is_spawned_beside_a_cancel_is_canceled_or_refused(store: SqlStore, rival: SqlStore) -> None:
+def test_what_is_spawned_beside_a_cancel_is_canceled_or_refused(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with held_open(store, spawning(claimed, "piece")):
         attempt = Attempt(lambda: rival.cancel("run", reason=None, now=NOW))
@@ -224,7 +224,7 @@ def test_what_is_spawned_beside_a_cancel_is_canceled_or_refused(store: SqlStore,
     assert state_of(store, node="piece") == "canceled"
 
 
-def test_a_child_starts_with_its_parents_record(store: SqlStore) -> None:
+def test_a_child_starts_with_its_parents_record(store: Store) -> None:
     claimed = executing(store)
     one(store, begetting(claimed, "child"))
     assert (store.run("child").parent, store.run("child").parent_key) == ("run", "flow/child")
@@ -232,7 +232,7 @@ def test_a_child_starts_with_its_parents_record(store: SqlStore) -> None:
     assert (child.kind, child.name, child.state) == ("child", "child", "waiting")
 
 
-def test_a_child_that_cannot_start_leaves_nothing_of_its_parents_record(store: SqlStore) -> None:
+def test_a_child_that_cannot_start_leaves_nothing_of_its_parents_record(store: Store) -> None:
     claimed = executing(store)
     one(store, start("child"))
     before = everything(store)
@@ -244,7 +244,7 @@ def test_a_child_that_cannot_start_leaves_nothing_of_its_parents_record(store: S
     assert everything(store) == before
 
 
-def test_a_record_that_went_through_unseen_is_found(store: SqlStore) -> None:
+def test_a_record_that_went_through_unseen_is_found(store: Store) -> None:
     claimed = executing(store)
     spawned, child = spawning(claimed, "piece"), begetting(claimed, "child")
     assert store.already_applied(spawned) is None
@@ -255,7 +255,7 @@ def test_a_record_that_went_through_unseen_is_found(store: SqlStore) -> None:
     assert store.explain_conflict(child) is Verdict.APPLIED
 
 
-def test_receiving_consumes_the_message_with_the_record(store: SqlStore) -> None:
+def test_receiving_consumes_the_message_with_the_record(store: Store) -> None:
     claimed = executing(store)
     one(store, message())
     [unread] = store.unread("run", "paid", limit=1)
@@ -264,13 +264,13 @@ def test_receiving_consumes_the_message_with_the_record(store: SqlStore) -> None
     assert store.unread("run", "paid", limit=1) == []
 
 
-def test_two_workers_that_record_crosswise_do_not_deadlock(store: SqlStore, rival: SqlStore) -> None:
+def test_two_workers_that_record_crosswise_do_not_deadlock(store: Store, rival: Store) -> None:
     """Each batch names the runs in another order; the store locks them in one."""
     enlist(store, "w1", "w2")
     runs = [f"r{number}" for number in range(10)]
     one(store, start(*runs))
 
-    def record_all(through: SqlStore, worker: str, order: int) -> set[Verdict]:
+    def record_all(through: Store, worker: str, order: int) -> set[Verdict]:
         answers: set[Verdict] = set()
         for number in range(15):
             rows = [new_spawned(run, f"{worker}-{number}", "t") for run in runs[::order]]

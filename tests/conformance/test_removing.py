@@ -6,7 +6,7 @@ from detent.kernel.operations import Start
 from detent.kernel.settle import Outcome
 from detent.stores import migrate
 from detent.stores.sql.queries import TABLES_OF_A_RUN
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import control, retention
 from detent.stores.verbs.retention import BEGINNING
 from tests.conformance.builders import (
@@ -35,19 +35,19 @@ from tests.conformance.builders import (
 LONG_AFTER = NOW + 1000 * SECOND
 
 
-def ended(store: SqlStore, run: str, outcome: Outcome = Outcome.SUCCESS, *, at: int = NOW) -> None:
+def ended(store: Store, run: str, outcome: Outcome = Outcome.SUCCESS, *, at: int = NOW) -> None:
     one(store, settling(executing(store, run), outcome, now=at))
 
 
-def expired(store: SqlStore, before: int = LONG_AFTER) -> list[str]:
+def expired(store: Store, before: int = LONG_AFTER) -> list[str]:
     return [run.id for run in store.expired(before=before, beyond=BEGINNING, limit=100)]
 
 
-def remaining(store: SqlStore) -> list[str]:
+def remaining(store: Store) -> list[str]:
     return sorted(run.id for run in store.runs(limit=100))
 
 
-def test_a_run_goes_with_all_that_belongs_to_it(store: SqlStore) -> None:
+def test_a_run_goes_with_all_that_belongs_to_it(store: Store) -> None:
     """What is left is what was there before it came."""
     ended(store, "other")
     one(store, start("asks", attributes={"customer": "acme"}))
@@ -81,7 +81,7 @@ def test_every_table_with_a_run_id_is_cleared() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.FAILED, Outcome.CANCELED_BY_OPERATOR])
-def test_what_ended_before_a_moment_goes_however_it_ended(store: SqlStore, outcome: Outcome) -> None:
+def test_what_ended_before_a_moment_goes_however_it_ended(store: Store, outcome: Outcome) -> None:
     ended(store, "old", outcome, at=NOW)
     ended(store, "new", outcome, at=NOW + SECOND)
     assert expired(store, NOW + SECOND) == ["old"]
@@ -89,7 +89,7 @@ def test_what_ended_before_a_moment_goes_however_it_ended(store: SqlStore, outco
     assert remaining(store) == ["new"]
 
 
-def test_what_is_active_or_paused_stays(store: SqlStore) -> None:
+def test_what_is_active_or_paused_stays(store: Store) -> None:
     executing(store, "performing")
     one(store, start("ready", "paused"))
     store.pause("paused", reason=None, now=NOW)
@@ -98,7 +98,7 @@ def test_what_is_active_or_paused_stays(store: SqlStore) -> None:
     assert remaining(store) == ["paused", "performing", "ready"]
 
 
-def test_what_was_canceled_and_is_still_being_undone_stays(store: SqlStore) -> None:
+def test_what_was_canceled_and_is_still_being_undone_stays(store: Store) -> None:
     main = executing(store)
     one(store, recording(main, new_step(undo="refund")))
     one(store, parking(main, for_message()))
@@ -112,7 +112,7 @@ def test_what_was_canceled_and_is_still_being_undone_stays(store: SqlStore) -> N
     assert store.remove(["run"], before=LONG_AFTER) == 1
 
 
-def test_a_child_stays_as_long_as_its_parent(store: SqlStore) -> None:
+def test_a_child_stays_as_long_as_its_parent(store: Store) -> None:
     """The parent's journal reads it: were it gone, a parent that is resumed would begin it anew."""
     parent = executing(store, "parent")
     one(store, begetting(parent, "child"))
@@ -129,7 +129,7 @@ def test_a_child_stays_as_long_as_its_parent(store: SqlStore) -> None:
     assert remaining(store) == []
 
 
-def test_a_child_that_outlives_its_parent_stays(store: SqlStore) -> None:
+def test_a_child_that_outlives_its_parent_stays(store: Store) -> None:
     parent = executing(store, "parent")
     one(store, begetting(parent, "child"))
     one(store, settling(parent, now=NOW))
@@ -139,7 +139,7 @@ def test_a_child_that_outlives_its_parent_stays(store: SqlStore) -> None:
     assert store.remove(["child"], before=LONG_AFTER) == 1
 
 
-def test_it_is_known_beforehand_which_children_would_go(store: SqlStore) -> None:
+def test_it_is_known_beforehand_which_children_would_go(store: Store) -> None:
     def of(run: str, parent: str | None, state: str, at: int | None) -> None:
         one(store, Start(runs=[new_run(run, parent=parent)], executions=[new_main(run, state="completed")]))
         with store._writer.transaction() as tx:
@@ -155,7 +155,7 @@ def test_it_is_known_beforehand_which_children_would_go(store: SqlStore) -> None
     assert store.going_with([], before=NOW) == set()
 
 
-def test_the_walk_over_what_has_expired_leaves_nothing_out(store: SqlStore) -> None:
+def test_the_walk_over_what_has_expired_leaves_nothing_out(store: Store) -> None:
     for number in range(7):
         ended(store, f"run-{number}", at=NOW + number // 3)
     seen: list[str] = []
@@ -166,7 +166,7 @@ def test_the_walk_over_what_has_expired_leaves_nothing_out(store: SqlStore) -> N
     assert seen == [f"run-{number}" for number in range(7)]
 
 
-def test_removing_twice_does_nothing(store: SqlStore) -> None:
+def test_removing_twice_does_nothing(store: Store) -> None:
     ended(store, "run")
     assert store.remove(["run"], before=LONG_AFTER) == 1
     assert store.remove(["run"], before=LONG_AFTER) == 0
@@ -176,7 +176,7 @@ def test_removing_twice_does_nothing(store: SqlStore) -> None:
 # -- At the same time --------------------------------------------------------------------------------
 
 
-def test_two_that_remove_at_once_do_not_wait_for_each_other(store: SqlStore, rival: SqlStore) -> None:
+def test_two_that_remove_at_once_do_not_wait_for_each_other(store: Store, rival: Store) -> None:
     for run in ("a", "b"):
         ended(store, run)
     with store._writer.transaction() as tx:
@@ -190,7 +190,7 @@ def test_two_that_remove_at_once_do_not_wait_for_each_other(store: SqlStore, riv
     assert remaining(store) == []
 
 
-def test_a_run_that_is_being_resumed_is_left_alone(store: SqlStore, rival: SqlStore) -> None:
+def test_a_run_that_is_being_resumed_is_left_alone(store: Store, rival: Store) -> None:
     ended(store, "run", Outcome.FAILED)
     with store._writer.transaction() as tx:
         control.resume(tx, "run", now=NOW)
@@ -203,7 +203,7 @@ def test_a_run_that_is_being_resumed_is_left_alone(store: SqlStore, rival: SqlSt
     assert store.run("run").state == "ready"
 
 
-def test_new_work_does_not_wait_for_a_removal(store: SqlStore, rival: SqlStore) -> None:
+def test_new_work_does_not_wait_for_a_removal(store: Store, rival: Store) -> None:
     """On SQLite it does, as for any write: removals are small."""
     if store.dialect == "sqlite":
         return

@@ -9,7 +9,7 @@ from detent.errors import InvalidState
 from detent.kernel.operations import Settled, Verdict
 from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import claims
 from tests.conformance.builders import (
     NOW,
@@ -49,7 +49,7 @@ def verdicts(answers: list[Any]) -> list[Verdict]:
     return [answer.verdict for answer in answers]
 
 
-def test_a_success_finishes_the_run_with_its_result(store: SqlStore) -> None:
+def test_a_success_finishes_the_run_with_its_result(store: Store) -> None:
     answer: Settled = one(store, settling(executing(store), result='"ok"'))
     run, main = store.run("run"), execution(store)
     assert (answer.verdict, answer.ended and answer.ended.state) == (Verdict.APPLIED, RunState.FINISHED)
@@ -62,13 +62,13 @@ def test_a_success_finishes_the_run_with_its_result(store: SqlStore) -> None:
     )
 
 
-def test_a_failure_fails_the_run_with_its_error(store: SqlStore) -> None:
+def test_a_failure_fails_the_run_with_its_error(store: Store) -> None:
     one(store, settling(executing(store), Outcome.FAILED, error='{"type":"E","message":"m"}'))
     assert (store.run("run").state, store.run("run").error) == ("failed", '{"type":"E","message":"m"}')
     assert (state_of(store), execution(store).error) == ("failed", '{"type":"E","message":"m"}')
 
 
-def test_a_reattempt_is_a_new_execution_after_its_wait(store: SqlStore) -> None:
+def test_a_reattempt_is_a_new_execution_after_its_wait(store: Store) -> None:
     claimed = executing(store)
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error='{"type":"E"}', wait=5 * SECOND))
     first, second = store.executions("run")
@@ -83,7 +83,7 @@ def test_a_reattempt_is_a_new_execution_after_its_wait(store: SqlStore) -> None:
     assert events(store) == ["reattempted_by_exception"]
 
 
-def test_a_failure_that_pauses_holds_what_is_scheduled(store: SqlStore) -> None:
+def test_a_failure_that_pauses_holds_what_is_scheduled(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a", "b"))
     [piece] = claim(store)
@@ -93,7 +93,7 @@ def test_a_failure_that_pauses_holds_what_is_scheduled(store: SqlStore) -> None:
     assert "paused" in events(store)
 
 
-def test_of_two_settles_of_one_execution_one_is_stale(store: SqlStore) -> None:
+def test_of_two_settles_of_one_execution_one_is_stale(store: Store) -> None:
     claimed = executing(store)
     assert one(store, settling(claimed, result="1")).verdict is Verdict.APPLIED
     before = everything(store)
@@ -101,14 +101,14 @@ def test_of_two_settles_of_one_execution_one_is_stale(store: SqlStore) -> None:
     assert everything(store) == before
 
 
-def test_of_two_settles_in_one_batch_one_is_stale(store: SqlStore) -> None:
+def test_of_two_settles_in_one_batch_one_is_stale(store: Store) -> None:
     claimed = executing(store)
     answers = store.apply([settling(claimed, result="1"), settling(claimed, result="2")]).answers
     assert verdicts(answers) == [Verdict.APPLIED, Verdict.STALE]
     assert store.run("run").result == "1"
 
 
-def test_of_two_settles_at_once_one_is_stale(store: SqlStore, rival: SqlStore) -> None:
+def test_of_two_settles_at_once_one_is_stale(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with held_open(store, settling(claimed, result="1")):
         attempt = Attempt(lambda: one(rival, settling(claimed, result="2")))
@@ -117,7 +117,7 @@ def test_of_two_settles_at_once_one_is_stale(store: SqlStore, rival: SqlStore) -
     assert store.run("run").result == "1"
 
 
-def test_a_stale_token_cannot_ride_along_with_the_valid_one(store: SqlStore) -> None:
+def test_a_stale_token_cannot_ride_along_with_the_valid_one(store: Store) -> None:
     claimed = executing(store)
     forged = settling(claimed, result='"forged"')
     forged.token = "another"
@@ -126,17 +126,17 @@ def test_a_stale_token_cannot_ride_along_with_the_valid_one(store: SqlStore) -> 
     assert store.run("run").result == '"ours"'
 
 
-def test_a_settle_after_burial_is_stale_and_changes_nothing(store: SqlStore) -> None:
+def test_a_settle_after_burial_is_stale_and_changes_nothing(store: Store) -> None:
     claimed = executing(store)
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     before = everything(store)
     assert one(store, settling(claimed)).verdict is Verdict.STALE
     assert everything(store) == before
 
 
-def test_a_settle_after_the_work_was_given_away_is_stale(store: SqlStore) -> None:
+def test_a_settle_after_the_work_was_given_away_is_stale(store: Store) -> None:
     late = executing(store)
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     enlist(store, "w1", "w2")  # the same name again does not help
     [ours] = claim(store, "w2")
     assert one(store, settling(late, result='"late"')).verdict is Verdict.STALE
@@ -144,36 +144,36 @@ def test_a_settle_after_the_work_was_given_away_is_stale(store: SqlStore) -> Non
     assert store.run("run").result == '"ours"'
 
 
-def test_a_burial_waits_for_a_settle_that_is_under_way(store: SqlStore, rival: SqlStore) -> None:
+def test_a_burial_waits_for_a_settle_that_is_under_way(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with held_open(store, settling(claimed)):
-        attempt = Attempt(lambda: rival.bury("w1", max_recoveries=5, now=NOW))
+        attempt = Attempt(lambda: rival.reap("w1", max_recoveries=5, now=NOW))
         is_seen_waiting(attempt, store)
     assert attempt.result() == []
     assert store.run("run").state == "finished"
 
 
-def test_a_settle_beside_a_burial_that_is_under_way_is_stale(store: SqlStore, rival: SqlStore) -> None:
+def test_a_settle_beside_a_burial_that_is_under_way_is_stale(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with store._beats.transaction() as tx:
-        claims.bury(tx, "w1", counted=True, max_recoveries=5, now=NOW)
+        claims.reap(tx, "w1", counted=True, max_recoveries=5, now=NOW)
         attempt = Attempt(lambda: one(rival, settling(claimed)))
         is_seen_waiting(attempt, store)
     assert attempt.result().verdict is Verdict.STALE
     assert [row.state for row in store.executions("run")] == ["failed", "ready"]
 
 
-def test_a_stale_settle_does_not_keep_its_neighbours_from_theirs(store: SqlStore) -> None:
+def test_a_stale_settle_does_not_keep_its_neighbours_from_theirs(store: Store) -> None:
     enlist(store, "w1", "w2")
     one(store, start("a", "b"))
     [ours], [theirs] = claim(store, "w1"), claim(store, "w2")
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     answers = store.apply([settling(ours), settling(theirs)]).answers
     assert verdicts(answers) == [Verdict.STALE, Verdict.APPLIED]
     assert store.run(theirs.run_id).state == "finished"
 
 
-def test_a_broken_neighbour_fails_the_batch_and_the_replay_answers_each(store: SqlStore) -> None:
+def test_a_broken_neighbour_fails_the_batch_and_the_replay_answers_each(store: Store) -> None:
     claimed = executing(store)
     one(store, start("taken"))
     batch = [settling(claimed), start("taken")]
@@ -184,14 +184,14 @@ def test_a_broken_neighbour_fails_the_batch_and_the_replay_answers_each(store: S
     assert one(store, batch[0]).verdict is Verdict.APPLIED
 
 
-def test_a_settle_carries_its_last_records(store: SqlStore) -> None:
+def test_a_settle_carries_its_last_records(store: Store) -> None:
     operation = settling(executing(store))
     operation.steps = [new_step(result="5")]
     one(store, operation)
     assert [step.result for step in store.journal(["run"])["run"]] == ["5"]
 
 
-def test_what_executes_when_its_run_is_canceled_ends_as_canceled(store: SqlStore) -> None:
+def test_what_executes_when_its_run_is_canceled_ends_as_canceled(store: Store) -> None:
     claimed = executing(store)
     store.cancel("run", reason=None, now=NOW)
     answer = one(store, settling(claimed, result='"too late"'))
@@ -200,7 +200,7 @@ def test_what_executes_when_its_run_is_canceled_ends_as_canceled(store: SqlStore
     assert (store.run("run").state, store.run("run").result) == ("canceled", None)
 
 
-def test_a_failing_attempt_of_a_canceled_run_is_not_tried_again(store: SqlStore) -> None:
+def test_a_failing_attempt_of_a_canceled_run_is_not_tried_again(store: Store) -> None:
     claimed = executing(store)
     store.cancel("run", reason=None, now=NOW)
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}"))
@@ -209,7 +209,7 @@ def test_a_failing_attempt_of_a_canceled_run_is_not_tried_again(store: SqlStore)
 
 @pytest.mark.parametrize("cancel_first", [True, False])
 def test_a_settle_beside_a_cancel_falls_on_one_side_of_it(
-    store: SqlStore, rival: SqlStore, cancel_first: bool
+    store: Store, rival: Store, cancel_first: bool
 ) -> None:
     claimed = executing(store)
     if cancel_first:
@@ -229,7 +229,7 @@ def test_a_settle_beside_a_cancel_falls_on_one_side_of_it(
         assert (store.run("run").state, state_of(store)) == ("finished", "completed")
 
 
-def test_a_reattempt_in_a_paused_run_is_held(store: SqlStore) -> None:
+def test_a_reattempt_in_a_paused_run_is_held(store: Store) -> None:
     claimed = executing(store)
     store.pause("run", reason=None, now=NOW)
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}"))
@@ -238,7 +238,7 @@ def test_a_reattempt_in_a_paused_run_is_held(store: SqlStore) -> None:
     assert (state_of(store), execution(store).attempt) == ("ready", 2)
 
 
-def test_a_plan_is_not_spoilt_by_a_transaction_that_had_to_be_repeated(store: SqlStore) -> None:
+def test_a_plan_is_not_spoilt_by_a_transaction_that_had_to_be_repeated(store: Store) -> None:
     """The first try saw a paused run, and rolled back; the second sees that it was resumed."""
     claimed = executing(store)
     operation = settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}")
@@ -250,7 +250,7 @@ def test_a_plan_is_not_spoilt_by_a_transaction_that_had_to_be_repeated(store: Sq
     assert state_of(store) == "ready"
 
 
-def test_a_finished_child_is_in_its_parents_journal(store: SqlStore) -> None:
+def test_a_finished_child_is_in_its_parents_journal(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     [child] = claim(store)
@@ -261,7 +261,7 @@ def test_a_finished_child_is_in_its_parents_journal(store: SqlStore) -> None:
     assert state_of(store) == "ready"
 
 
-def test_a_step_that_cancels_its_run_cancels_the_rest_of_it(store: SqlStore) -> None:
+def test_a_step_that_cancels_its_run_cancels_the_rest_of_it(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a", "b"))
     one(store, begetting(main, "child"))
@@ -274,7 +274,7 @@ def test_a_step_that_cancels_its_run_cancels_the_rest_of_it(store: SqlStore) -> 
     assert active == []
 
 
-def test_a_canceled_run_with_something_to_undo_is_woken_for_it(store: SqlStore) -> None:
+def test_a_canceled_run_with_something_to_undo_is_woken_for_it(store: Store) -> None:
     main = executing(store)
     one(store, recording(main, new_step(undo="refund")))
     one(store, spawning(main, "a"))
@@ -284,7 +284,7 @@ def test_a_canceled_run_with_something_to_undo_is_woken_for_it(store: SqlStore) 
     assert (store.run("run").state, state_of(store)) == ("canceled", "ready")
 
 
-def test_a_settle_that_went_through_unseen_is_found(store: SqlStore) -> None:
+def test_a_settle_that_went_through_unseen_is_found(store: Store) -> None:
     operation = settling(executing(store), result="1")
     assert store.already_applied(operation) is None
     one(store, operation)
@@ -292,21 +292,21 @@ def test_a_settle_that_went_through_unseen_is_found(store: SqlStore) -> None:
     assert (found.verdict, found.ended.state) == (Verdict.APPLIED, RunState.FINISHED)
 
 
-def test_a_settle_of_a_worker_that_was_buried_did_not_go_through(store: SqlStore) -> None:
+def test_a_settle_of_a_worker_that_was_reaped_did_not_go_through(store: Store) -> None:
     operation = settling(executing(store), result="1")
-    store.bury("w1", max_recoveries=5, now=NOW)
+    store.reap("w1", max_recoveries=5, now=NOW)
     assert store.already_applied(operation) is None
     assert one(store, operation).verdict is Verdict.STALE
 
 
-def test_a_run_that_ends_takes_no_more_messages(store: SqlStore) -> None:
+def test_a_run_that_ends_takes_no_more_messages(store: Store) -> None:
     claimed = executing(store)
     settled, sent = store.apply([settling(claimed), message()]).answers
     assert settled.verdict is Verdict.APPLIED
     assert isinstance(sent, InvalidState)
 
 
-def test_settles_of_many_runs_share_a_commit(store: SqlStore) -> None:
+def test_settles_of_many_runs_share_a_commit(store: Store) -> None:
     enlist(store, "w1")
     one(store, start(*[f"r{number}" for number in range(300)]))
     claimed = claim(store, limit=300)
@@ -315,7 +315,7 @@ def test_settles_of_many_runs_share_a_commit(store: SqlStore) -> None:
     assert all(run.result == f'"{run.id}"' for run in store.runs(limit=300))
 
 
-def test_records_and_ends_of_many_runs_share_a_commit(store: SqlStore) -> None:
+def test_records_and_ends_of_many_runs_share_a_commit(store: Store) -> None:
     enlist(store, "w1")
     one(store, start("r1", "r2", "r3"))
     first, second, third = claim(store, limit=3)
@@ -329,7 +329,7 @@ def test_records_and_ends_of_many_runs_share_a_commit(store: SqlStore) -> None:
     assert [step.key for step in store.journal([third.run_id])[third.run_id]] == ["a"]
 
 
-def test_one_lost_lease_among_many_ends_is_answered_as_stale(store: SqlStore) -> None:
+def test_one_lost_lease_among_many_ends_is_answered_as_stale(store: Store) -> None:
     enlist(store, "w1")
     one(store, start("r1", "r2", "r3"))
     rows = claim(store, limit=3)
@@ -341,7 +341,7 @@ def test_one_lost_lease_among_many_ends_is_answered_as_stale(store: SqlStore) ->
 
 
 def test_the_end_of_a_run_that_another_process_watches_is_told(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed = executing(store)
     store.ends(["run"], watch=["run"])

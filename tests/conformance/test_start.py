@@ -5,7 +5,7 @@ import pytest
 from detent.errors import AlreadyRunning, RunConflict
 from detent.kernel.operations import Start, Started
 from detent.stores.driver import Trouble
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -30,21 +30,21 @@ def hero(run: str, hero_id: str = "7", *, exclusive: int = 1, hero_type: str = "
     return start(run, hero_type=hero_type, hero_id=hero_id, exclusive=exclusive)
 
 
-def test_a_started_run_is_ready_with_its_first_execution(store: SqlStore) -> None:
+def test_a_started_run_is_ready_with_its_first_execution(store: Store) -> None:
     assert one(store, start("run", input='{"args":[1]}', priority=3)) == [Started(id="run", created=True)]
     run = store.run("run")
     assert (run.state, run.input, run.priority, run.performing) == ("ready", '{"args":[1]}', 3, 0)
     assert [(row.node, row.attempt, row.state) for row in store.executions("run")] == [("main", 1, "ready")]
 
 
-def test_many_runs_start_in_one_operation(store: SqlStore) -> None:
+def test_many_runs_start_in_one_operation(store: Store) -> None:
     ids = [f"run-{number}" for number in range(500)]
     answers = one(store, start(*ids))
     assert answers == [Started(id=run, created=True) for run in ids]
     assert len(store.runs(limit=1000)) == 500
 
 
-def test_a_run_may_begin_with_a_journal(store: SqlStore) -> None:
+def test_a_run_may_begin_with_a_journal(store: Store) -> None:
     """A fork begins with what the other run has recorded."""
     fork = Start(
         runs=[new_run("fork", forked_from="run")],
@@ -56,21 +56,21 @@ def test_a_run_may_begin_with_a_journal(store: SqlStore) -> None:
     assert store.run("fork").forked_from == "run"
 
 
-def test_a_chosen_id_twice_with_the_same_input_is_the_same_run(store: SqlStore) -> None:
+def test_a_chosen_id_twice_with_the_same_input_is_the_same_run(store: Store) -> None:
     one(store, start("order-1", chosen=True))
     before = everything(store)
     assert one(store, start("order-1", chosen=True)) == [Started(id="order-1", created=False)]
     assert everything(store) == before
 
 
-def test_a_chosen_id_with_another_input_is_a_conflict(store: SqlStore) -> None:
+def test_a_chosen_id_with_another_input_is_a_conflict(store: Store) -> None:
     one(store, start("order-1", chosen=True))
     answer = one(store, start("order-1", chosen=True, input='{"args":[2]}'))
     assert isinstance(answer, RunConflict)
     assert (answer.run_id, answer.type) == ("order-1", "flow")
 
 
-def test_a_chosen_id_twice_in_one_batch_is_one_run(store: SqlStore) -> None:
+def test_a_chosen_id_twice_in_one_batch_is_one_run(store: Store) -> None:
     first, second, other = store.apply(
         [start("a", chosen=True), start("a", chosen=True), start("a", chosen=True, input="9")]
     ).answers
@@ -79,7 +79,7 @@ def test_a_chosen_id_twice_in_one_batch_is_one_run(store: SqlStore) -> None:
     assert len(store.executions("a")) == 1
 
 
-def test_of_two_starts_with_one_id_at_once_one_creates_the_run(store: SqlStore, rival: SqlStore) -> None:
+def test_of_two_starts_with_one_id_at_once_one_creates_the_run(store: Store, rival: Store) -> None:
     with held_open(store, start("a", chosen=True)):
         attempt = Attempt(lambda: _start_as_the_committer_does(rival, start("a", chosen=True)))
         is_seen_waiting(attempt, store)
@@ -87,9 +87,7 @@ def test_of_two_starts_with_one_id_at_once_one_creates_the_run(store: SqlStore, 
     assert len(store.executions("a")) == 1
 
 
-def test_of_two_starts_with_one_id_and_different_input_one_is_a_conflict(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_of_two_starts_with_one_id_and_different_input_one_is_a_conflict(store: Store, rival: Store) -> None:
     with held_open(store, start("a", chosen=True)):
         attempt = Attempt(lambda: _start_as_the_committer_does(rival, start("a", chosen=True, input="2")))
         is_seen_waiting(attempt, store)
@@ -97,7 +95,7 @@ def test_of_two_starts_with_one_id_and_different_input_one_is_a_conflict(
     assert store.run("a").input == "{}"
 
 
-def test_the_start_of_a_rolled_back_transaction_does_not_count(store: SqlStore, rival: SqlStore) -> None:
+def test_the_start_of_a_rolled_back_transaction_does_not_count(store: Store, rival: Store) -> None:
     with pytest.raises(ZeroDivisionError), held_open(store, start("a", chosen=True)):
         attempt = Attempt(lambda: one(rival, start("a", chosen=True, input="2")))
         is_seen_waiting(attempt, store)
@@ -106,7 +104,7 @@ def test_the_start_of_a_rolled_back_transaction_does_not_count(store: SqlStore, 
     assert store.run("a").input == "2"
 
 
-def test_a_hero_has_one_active_run_of_a_type(store: SqlStore) -> None:
+def test_a_hero_has_one_active_run_of_a_type(store: Store) -> None:
     one(store, hero("first"))
     with pytest.raises(Exception) as caught:
         store.apply([hero("second")])
@@ -116,9 +114,7 @@ def test_a_hero_has_one_active_run_of_a_type(store: SqlStore) -> None:
     assert (found.run_id, found.hero) == ("first", "Order 7")
 
 
-def test_of_two_starts_for_one_hero_at_once_the_loser_is_told_the_winner(
-    store: SqlStore, rival: SqlStore
-) -> None:
+def test_of_two_starts_for_one_hero_at_once_the_loser_is_told_the_winner(store: Store, rival: Store) -> None:
     with held_open(store, hero("first")):
         attempt = Attempt(lambda: _start_as_the_committer_does(rival, hero("second")))
         is_seen_waiting(attempt, store)
@@ -137,17 +133,17 @@ def test_of_two_starts_for_one_hero_at_once_the_loser_is_told_the_winner(
     ],
     ids=["another hero", "allow_multiple", "another type of hero", "another workflow"],
 )
-def test_other_runs_do_not_take_a_heros_slot(store: SqlStore, other: Start) -> None:
+def test_other_runs_do_not_take_a_heros_slot(store: Store, other: Start) -> None:
     one(store, hero("first"))
     assert one(store, other)[0].created
 
 
-def test_a_heros_slot_does_not_confuse_where_one_name_ends_and_the_next_begins(store: SqlStore) -> None:
+def test_a_heros_slot_does_not_confuse_where_one_name_ends_and_the_next_begins(store: Store) -> None:
     one(store, hero("first", "c", hero_type="a\nb"))
     assert one(store, hero("second", "b\nc", hero_type="a"))[0].created
 
 
-def test_a_heros_id_may_end_with_a_space(store: SqlStore) -> None:
+def test_a_heros_id_may_end_with_a_space(store: Store) -> None:
     one(store, hero("first", "7"))
     assert one(store, hero("second", "7 "))[0].created
     found = store.explain_conflict(hero("third", "7 "))
@@ -155,7 +151,7 @@ def test_a_heros_id_may_end_with_a_space(store: SqlStore) -> None:
     assert found.run_id == "second"
 
 
-def test_a_finished_run_frees_its_heros_slot(store: SqlStore) -> None:
+def test_a_finished_run_frees_its_heros_slot(store: Store) -> None:
     enlist(store, "w1")
     one(store, hero("first"))
     [claimed] = claim(store)
@@ -163,7 +159,7 @@ def test_a_finished_run_frees_its_heros_slot(store: SqlStore) -> None:
     assert one(store, hero("second"))[0].created
 
 
-def test_a_paused_run_keeps_its_heros_slot(store: SqlStore) -> None:
+def test_a_paused_run_keeps_its_heros_slot(store: Store) -> None:
     one(store, hero("first"))
     store.pause("first", reason=None, now=NOW)
     with pytest.raises(Exception) as caught:
@@ -171,7 +167,7 @@ def test_a_paused_run_keeps_its_heros_slot(store: SqlStore) -> None:
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE
 
 
-def test_one_broken_start_fails_its_batch_and_leaves_nothing_of_it(store: SqlStore) -> None:
+def test_one_broken_start_fails_its_batch_and_leaves_nothing_of_it(store: Store) -> None:
     """The committer then replays it one by one, and each gets its own answer."""
     one(store, hero("first"))
     before = everything(store)
@@ -187,7 +183,7 @@ def test_one_broken_start_fails_its_batch_and_leaves_nothing_of_it(store: SqlSto
     assert isinstance(conflict, RunConflict)
 
 
-def test_a_run_may_start_leased_to_the_worker_that_starts_it(store: SqlStore) -> None:
+def test_a_run_may_start_leased_to_the_worker_that_starts_it(store: Store) -> None:
     enlist(store, "w1")
     leased = new_main(state="executing", worker="w1", token="t1", deliveries=1, started_at=NOW)
     one(store, Start(runs=[new_run()], executions=[leased]))
@@ -196,7 +192,7 @@ def test_a_run_may_start_leased_to_the_worker_that_starts_it(store: SqlStore) ->
     assert store.run("run").performing == 1
 
 
-def test_a_lease_of_a_worker_that_was_buried_meanwhile_is_void(store: SqlStore) -> None:
+def test_a_lease_of_a_worker_that_was_reaped_meanwhile_is_void(store: Store) -> None:
     """Nobody would ever give its executions back."""
     leased = new_main(state="executing", worker="w1", token="t1", deliveries=1, started_at=NOW)
     one(store, Start(runs=[new_run()], executions=[leased]))
@@ -205,13 +201,13 @@ def test_a_lease_of_a_worker_that_was_buried_meanwhile_is_void(store: SqlStore) 
     assert [row.run_id for row in claim(store, "w2")] == ["run"]
 
 
-def test_a_start_whose_commit_was_cut_off_is_found_by_its_ids(store: SqlStore) -> None:
+def test_a_start_whose_commit_was_cut_off_is_found_by_its_ids(store: Store) -> None:
     assert store.already_applied(start("a")) is None
     one(store, start("a"))
     assert store.already_applied(start("a")) == [Started(id="a", created=True)]
 
 
-def test_a_run_that_another_start_began_meanwhile_is_not_ours(store: SqlStore) -> None:
+def test_a_run_that_another_start_began_meanwhile_is_not_ours(store: Store) -> None:
     """The commit of a start was cut off, and its chosen id exists: with another moment of creation."""
     one(store, start("a", chosen=True))
     late = start("a", chosen=True, created_at=NOW + 1)
@@ -222,13 +218,13 @@ def test_a_run_that_another_start_began_meanwhile_is_not_ours(store: SqlStore) -
     assert store.already_applied(both) == [Started(id="a", created=False), Started(id="b", created=True)]
 
 
-def test_a_start_for_later_waits_as_a_timer(store: SqlStore) -> None:
+def test_a_start_for_later_waits_as_a_timer(store: Store) -> None:
     later = new_main(state="timer", scheduled_for=NOW + 60 * SECOND)
     one(store, Start(runs=[new_run()], executions=[later]))
     assert store.next_due() == NOW + 60 * SECOND
 
 
-def _start_as_the_committer_does(store: SqlStore, operation: Start) -> object:
+def _start_as_the_committer_does(store: Store, operation: Start) -> object:
     try:
         return one(store, operation)
     except Exception as error:

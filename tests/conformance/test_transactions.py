@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from detent.stores.driver import Trouble, Tx
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW, worker_row
 
 Run = Callable[[Callable[[], Any]], Any]
@@ -48,11 +48,11 @@ def worker(id: str, name: str = "") -> dict[str, Any]:
     return {key: facts[key] for key in facts if key not in ("started_at", "beat_at")}
 
 
-def names(store: SqlStore) -> list[str]:
+def names(store: Store) -> list[str]:
     return sorted(row.name for row in store.workers())
 
 
-def test_what_is_sent_is_there_for_the_next_query_and_after_the_commit(store: SqlStore, run: Run) -> None:
+def test_what_is_sent_is_there_for_the_next_query_and_after_the_commit(store: Store, run: Run) -> None:
     def verb() -> list[Any]:
         with store._writer.transaction() as tx:
             tx.send(tx.sql.insert_worker, **worker("a"))
@@ -65,7 +65,7 @@ def test_what_is_sent_is_there_for_the_next_query_and_after_the_commit(store: Sq
     assert names(store) == ["a", "b", "c"]
 
 
-def test_what_was_asked_is_answered_as_of_its_place_in_the_order(store: SqlStore, run: Run) -> None:
+def test_what_was_asked_is_answered_as_of_its_place_in_the_order(store: Store, run: Run) -> None:
     def verb() -> list[int]:
         with store._writer.transaction() as tx:
             before = tx.ask(tx.sql.workers)
@@ -78,7 +78,7 @@ def test_what_was_asked_is_answered_as_of_its_place_in_the_order(store: SqlStore
 
 
 def test_an_error_in_what_was_sent_undoes_everything_at_the_latest_with_the_commit(
-    store: SqlStore, run: Run
+    store: Store, run: Run
 ) -> None:
     def verb() -> None:
         with store._writer.transaction() as tx:
@@ -93,7 +93,7 @@ def test_an_error_in_what_was_sent_undoes_everything_at_the_latest_with_the_comm
         assert names(store) == []
 
 
-def test_what_was_sent_before_an_error_of_the_caller_is_forgotten(store: SqlStore, run: Run) -> None:
+def test_what_was_sent_before_an_error_of_the_caller_is_forgotten(store: Store, run: Run) -> None:
     def verb() -> None:
         with store._writer.transaction() as tx:
             tx.send(tx.sql.insert_worker, **worker("a"))
@@ -108,7 +108,7 @@ def test_what_was_sent_before_an_error_of_the_caller_is_forgotten(store: SqlStor
     assert names(store) == ["b"]
 
 
-def test_much_that_is_sent_at_once_comes_back_whole(store: SqlStore, run: Run) -> None:
+def test_much_that_is_sent_at_once_comes_back_whole(store: Store, run: Run) -> None:
     """More than the network takes at once, in both directions."""
     long = "x" * 200_000
 
@@ -124,7 +124,7 @@ def _text(tx: Tx) -> str:
     return tx.driver.adapt("CAST(:text AS CHAR)" if tx.driver.name == "MySQL" else "CAST(:text AS TEXT)")
 
 
-def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: SqlStore, run: Run) -> None:
+def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: Store, run: Run) -> None:
     cut = {
         "postgres": "SELECT pg_terminate_backend(pg_backend_pid())",
         "mysql": "KILL CONNECTION_ID()",
@@ -145,7 +145,7 @@ def test_a_connection_that_is_cut_in_the_middle_is_replaced(store: SqlStore, run
     assert names(store) == []
 
 
-def test_no_text_ends_at_a_nul(store: SqlStore, run: Run) -> None:
+def test_no_text_ends_at_a_nul(store: Store, run: Run) -> None:
     def verb() -> None:
         with store._writer.transaction() as tx:
             tx.run(tx.sql.insert_worker, **worker("a", name="b\x00c"))
@@ -168,7 +168,7 @@ def _hears_ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_hears_ctrl_c")
-def test_ctrl_c_ends_a_wait_for_a_server_in_the_main_thread(store: SqlStore, rival: SqlStore) -> None:
+def test_ctrl_c_ends_a_wait_for_a_server_in_the_main_thread(store: Store, rival: Store) -> None:
     if store.dialect == "sqlite":
         return  # it has no server, and waits for its file inside of itself
     with rival._writer.transaction() as tx:

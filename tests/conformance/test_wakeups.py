@@ -15,12 +15,12 @@ import pytest
 from detent.clock import SystemClock
 from detent.kernel.operations import Start
 from detent.kernel.rows import WorkerRow
-from detent.stores.driver import Listener, Office, Tx
+from detent.stores.driver import Listener, Liveness, Tx
 from detent.stores.mysql.driver import MySqlListener
 from detent.stores.session_locks import KEEP_BUSY, SessionLock
 from detent.stores.sqlite.siblings import Ear, LockFiles
-from detent.stores.store import SqlStore
-from detent.worker.heartbeat import SUSPECTED, Heart
+from detent.stores.store import Store
+from detent.worker.heartbeat import SUSPECTED, Heartbeat
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -40,7 +40,7 @@ from tests.conformance.builders import (
 
 
 @pytest.fixture
-def listener(rival: SqlStore) -> Iterator[Listener]:
+def listener(rival: Store) -> Iterator[Listener]:
     listener = rival.driver.listener()
     yield listener
     listener.close()
@@ -61,7 +61,7 @@ def hear(listener: Listener) -> Attempt[list[str]]:
     return Attempt(wait)
 
 
-def is_listening(store: SqlStore, hearing: Attempt[list[str]]) -> None:
+def is_listening(store: Store, hearing: Attempt[list[str]]) -> None:
     """On MySQL news find only who sleeps at that moment; elsewhere they wait."""
     if store.dialect == "mysql":
         with store._reading() as tx:
@@ -76,7 +76,7 @@ def is_listening(store: SqlStore, hearing: Attempt[list[str]]) -> None:
             )
 
 
-def test_work_for_others_wakes_them(store: SqlStore, listener: Listener) -> None:
+def test_work_for_others_wakes_them(store: Store, listener: Listener) -> None:
     hearing = hear(listener)
     is_listening(store, hearing)
     store.apply([start()], helpers_wanted=True)
@@ -84,9 +84,7 @@ def test_work_for_others_wakes_them(store: SqlStore, listener: Listener) -> None
     assert payload == "" or json.loads(payload) == {"work": True, "runs": []}
 
 
-def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(
-    store: SqlStore, listener: Listener
-) -> None:
+def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(store: Store, listener: Listener) -> None:
     hearing = hear(listener)
     is_listening(store, hearing)
     operation = start()
@@ -95,7 +93,7 @@ def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(
     assert hearing.result()
 
 
-def test_the_end_of_a_watched_run_is_told(store: SqlStore, listener: Listener) -> None:
+def test_the_end_of_a_watched_run_is_told(store: Store, listener: Listener) -> None:
     main = executing(store)
     store.ends([], watch=["run"])
     hearing = hear(listener)
@@ -106,7 +104,7 @@ def test_the_end_of_a_watched_run_is_told(store: SqlStore, listener: Listener) -
 
 
 @pytest.mark.parametrize("verb", ["cancel", "resume"])
-def test_control_wakes_others(store: SqlStore, listener: Listener, verb: str) -> None:
+def test_control_wakes_others(store: Store, listener: Listener, verb: str) -> None:
     one(store, start())
     if verb == "resume":
         store.pause("run", reason=None, now=NOW)
@@ -120,7 +118,7 @@ def test_control_wakes_others(store: SqlStore, listener: Listener, verb: str) ->
 
 
 @pytest.mark.parametrize("module_url", ["postgres", "sqlite"], indirect=True)
-def test_what_is_rolled_back_is_told_to_nobody(store: SqlStore, listener: Listener) -> None:
+def test_what_is_rolled_back_is_told_to_nobody(store: Store, listener: Listener) -> None:
     with pytest.raises(ZeroDivisionError), held_open(store, start("a")) as tx:
         store.driver.notify(tx, "never")
         raise ZeroDivisionError
@@ -131,7 +129,7 @@ def test_what_is_rolled_back_is_told_to_nobody(store: SqlStore, listener: Listen
 
 
 def test_more_news_than_a_notification_holds_does_not_fail_the_commit(
-    store: SqlStore, listener: Listener
+    store: Store, listener: Listener
 ) -> None:
     main = executing(store)
     for number in range(120):
@@ -142,7 +140,7 @@ def test_more_news_than_a_notification_holds_does_not_fail_the_commit(
     assert hearing.result() == [""]
 
 
-def test_waking_others_does_not_disturb_the_writers_beside_it(store: SqlStore, listener: Listener) -> None:
+def test_waking_others_does_not_disturb_the_writers_beside_it(store: Store, listener: Listener) -> None:
     """On MySQL the wake-up is a statement on the writer's own connection."""
 
     def begin_many(name: str) -> int:
@@ -157,12 +155,12 @@ def test_waking_others_does_not_disturb_the_writers_beside_it(store: SqlStore, l
     assert listener.wait(5)
 
 
-def one_with_helpers(store: SqlStore, operation: Start) -> int:
+def one_with_helpers(store: Store, operation: Start) -> int:
     [answer] = store.apply([operation], helpers_wanted=True).answers
     return int(answer[0].created)
 
 
-def test_a_silent_database_wakes_nobody_in_vain(store: SqlStore, listener: Listener) -> None:
+def test_a_silent_database_wakes_nobody_in_vain(store: Store, listener: Listener) -> None:
     if store.dialect == "mysql":
         assert isinstance(listener, MySqlListener)
         assert not listener._sleep(0.01)
@@ -175,8 +173,8 @@ def test_a_silent_database_wakes_nobody_in_vain(store: SqlStore, listener: Liste
 
 
 @pytest.fixture
-def offices(store: SqlStore, rival: SqlStore) -> Iterator[tuple[Office, Office]]:
-    ours, theirs = store.driver.office(), rival.driver.office()
+def liveness_of(store: Store, rival: Store) -> Iterator[tuple[Liveness, Liveness]]:
+    ours, theirs = store.driver.liveness(), rival.driver.liveness()
     yield ours, theirs
     ours.leave()
     theirs.leave()
@@ -193,43 +191,43 @@ def nobody() -> WorkerRow:
     return worker_row(f"w-{uuid4()}", lock_no=uuid4().int % (1 << 62))
 
 
-def test_who_took_office_is_seen_to_live(
-    offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+def test_who_took_liveness_is_seen_to_live(
+    liveness_of: tuple[Liveness, Liveness], worker: WorkerRow, nobody: WorkerRow
 ) -> None:
-    ours, theirs = offices
+    ours, theirs = liveness_of
     ours.take(worker)
     ours.take(worker)
     assert theirs.vacant([worker, nobody]) == {nobody.id}
     assert theirs.vacant([]) == set()
 
 
-def test_who_left_is_seen_to_be_gone(offices: tuple[Office, Office], worker: WorkerRow) -> None:
-    ours, theirs = offices
+def test_who_left_is_seen_to_be_gone(liveness_of: tuple[Liveness, Liveness], worker: WorkerRow) -> None:
+    ours, theirs = liveness_of
     ours.take(worker)
     ours.leave()
     assert theirs.vacant([worker]) == {worker.id}
     ours.leave()
 
 
-def test_who_begins_anew_leaves_the_old_office(
-    offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+def test_who_begins_anew_leaves_the_old_liveness(
+    liveness_of: tuple[Liveness, Liveness], worker: WorkerRow, nobody: WorkerRow
 ) -> None:
-    ours, theirs = offices
+    ours, theirs = liveness_of
     ours.take(nobody)
     ours.take(worker)
     assert theirs.vacant([worker, nobody]) == {nobody.id}
 
 
-def test_looking_for_others_needs_no_office_of_ones_own(
-    offices: tuple[Office, Office], nobody: WorkerRow
+def test_looking_for_others_needs_no_liveness_of_ones_own(
+    liveness_of: tuple[Liveness, Liveness], nobody: WorkerRow
 ) -> None:
-    assert offices[0].vacant([nobody]) == {nobody.id}
+    assert liveness_of[0].vacant([nobody]) == {nobody.id}
 
 
 def test_a_sign_of_life_that_was_cut_off_is_renewed(
-    store: SqlStore, offices: tuple[Office, Office], worker: WorkerRow
+    store: Store, liveness_of: tuple[Liveness, Liveness], worker: WorkerRow
 ) -> None:
-    ours, theirs = offices
+    ours, theirs = liveness_of
     ours.take(worker)
     cut_off(store, ours)
     eventually(lambda: bool(theirs.vacant([worker])), "others see that the sign is gone")
@@ -238,121 +236,124 @@ def test_a_sign_of_life_that_was_cut_off_is_renewed(
     assert theirs.vacant([worker]) == set()
 
 
-def test_a_pulse_sees_who_is_in_office_as_far_as_the_database_can(
-    store: SqlStore, offices: tuple[Office, Office], worker: WorkerRow, nobody: WorkerRow
+def test_a_reading_sees_who_is_alive_as_far_as_the_database_can(
+    store: Store, liveness_of: tuple[Liveness, Liveness], worker: WorkerRow, nobody: WorkerRow
 ) -> None:
-    ours, _ = offices
+    ours, _ = liveness_of
     for row in (worker, nobody):
         store.register(row)
     ours.take(worker)
-    held = {id: held for id, _, _, held in store.pulse(now=NOW).workers}
+    held = {id: held for id, _, _, held in store.read_heartbeat(now=NOW).workers}
     assert held == {worker.id: store.dialect != "sqlite", nobody.id: False}
     ours.leave()
-    eventually(lambda: not any(row[3] for row in store.pulse(now=NOW).workers), "the lock is seen to be gone")
+    eventually(
+        lambda: not any(row[3] for row in store.read_heartbeat(now=NOW).workers),
+        "the lock is seen to be gone",
+    )
 
 
-# -- The heart --------------------------------------------------------------------------------------
+# -- The heartbeat --------------------------------------------------------------------------------------
 
 
-def heart_of(store: SqlStore, worker: WorkerRow, on_lost: Callable[[], WorkerRow]) -> Heart:
-    """In office, but beating only when it is told to."""
-    heart = Heart(
+def heartbeat_of(store: Store, worker: WorkerRow, on_lost: Callable[[], WorkerRow]) -> Heartbeat:
+    """Alive, but beating only when it is told to."""
+    heartbeat = Heartbeat(
         store,
         SystemClock(),
         worker,
         lease=30 * SECOND,
         max_recoveries=5,
-        look=lambda: store.pulse(now=time.time_ns() // 1000),
-        on_pulse=lambda pulse: None,
+        look=lambda: store.read_heartbeat(now=time.time_ns() // 1000),
+        on_heartbeat=lambda reading: None,
         on_rescue=lambda worker, again: None,
         on_lost=on_lost,
         on_doubt=lambda: None,
     )
-    heart._office.take(worker)
+    heartbeat._liveness.take(worker)
     store.register(worker)
     store.renew(worker.id, lease=30 * SECOND, now=time.time_ns() // 1000)
-    heart._renewed = time.monotonic()
-    return heart
+    heartbeat._renewed = time.monotonic()
+    return heartbeat
 
 
 @pytest.fixture
-def hearts(
-    store: SqlStore, rival: SqlStore, worker: WorkerRow, nobody: WorkerRow
-) -> Iterator[tuple[Heart, Heart]]:
-    """Two workers that live; neither is ever taken out of office."""
+def heartbeats(
+    store: Store, rival: Store, worker: WorkerRow, nobody: WorkerRow
+) -> Iterator[tuple[Heartbeat, Heartbeat]]:
+    """Two workers that live; neither is ever declared dead."""
 
     def never() -> WorkerRow:
         raise AssertionError("a worker that lives was thought dead")
 
-    pair = heart_of(store, worker, never), heart_of(rival, nobody, never)
+    pair = heartbeat_of(store, worker, never), heartbeat_of(rival, nobody, never)
     yield pair
-    for heart in pair:
-        heart._office.leave()
+    for heartbeat in pair:
+        heartbeat._liveness.leave()
 
 
-def test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat(
-    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow, nobody: WorkerRow
+def test_a_heartbeat_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat(
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow, nobody: WorkerRow
 ) -> None:
-    mine, other = hearts
+    mine, other = heartbeats
     mine.beat()
     lease = lease_of(store, worker)
-    cut_off(store, mine._office)
-    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    cut_off(store, mine._liveness)
+    eventually(lambda: bool(other._liveness.vacant([worker])), "others see that the sign is gone")
     mine.beat()
-    assert other._office.vacant([worker]) == set()
+    assert other._liveness.vacant([worker]) == set()
     assert lease_of(store, worker) > lease
 
 
 def test_a_lock_that_its_session_lost_is_taken_again_by_the_next_heartbeat(
-    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow
 ) -> None:
     """The session goes on; only its lock is gone."""
-    mine, other = hearts
-    office = mine._office
-    if not isinstance(office, SessionLock):
+    mine, other = heartbeats
+    liveness = mine._liveness
+    if not isinstance(liveness, SessionLock):
         return  # a file stays locked as long as its process runs
     mine.beat()
-    with office._connection.cursor() as cursor:
+    with liveness._connection.cursor() as cursor:
         mysql = store.dialect == "mysql"
         cursor.execute("SELECT RELEASE_ALL_LOCKS()" if mysql else "SELECT pg_advisory_unlock_all()")
         cursor.fetchall()
-    assert other._office.vacant([worker]) == {worker.id}
+    assert other._liveness.vacant([worker]) == {worker.id}
     mine.beat()
-    assert other._office.vacant([worker]) == set()
+    assert other._liveness.vacant([worker]) == set()
 
 
 def test_the_end_of_a_lock_session_wakes_its_heartbeat(
-    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow
 ) -> None:
     """So the lock is free for a fraction of a second, and no other worker doubts that this one is alive."""
-    mine, _ = hearts
-    if not isinstance(mine._office, SessionLock):
+    mine, _ = heartbeats
+    if not isinstance(mine._liveness, SessionLock):
         return  # a file stays locked as long as its process runs
     stopping = threading.Event()
-    resting = threading.Thread(target=mine._office.rest, args=(stopping, 60.0))
+    resting = threading.Thread(target=mine._liveness.rest, args=(stopping, 60.0))
     resting.start()
     try:
-        cut_off(store, mine._office)
+        cut_off(store, mine._liveness)
         eventually(lambda: not resting.is_alive(), "the heartbeat is due at once")
     finally:
         stopping.set()
         resting.join()
     mine.beat()
-    assert not mine._office._ended()
+    assert not mine._liveness._ended()
 
 
-def lease_of(store: SqlStore, worker: WorkerRow) -> int:
+def lease_of(store: Store, worker: WorkerRow) -> int:
     [until] = [row.lease_until for row in store.workers() if row.id == worker.id]
     return until
 
 
 def test_nobody_is_dead_who_renewed_the_lease_after_the_look(
-    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow
 ) -> None:
     """Only its sign of life is gone.  It was missed for long when the lease is renewed."""
-    mine, other = hearts
-    cut_off(store, mine._office)
-    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    mine, other = heartbeats
+    cut_off(store, mine._liveness)
+    eventually(lambda: bool(other._liveness.vacant([worker])), "others see that the sign is gone")
     other.beat()
     other._suspects[worker.id] = (0.0, lease_of(store, worker))
     store.renew(worker.id, lease=31 * SECOND, now=time.time_ns() // 1000)
@@ -360,16 +361,16 @@ def test_nobody_is_dead_who_renewed_the_lease_after_the_look(
     assert worker.id in {row.id for row in store.workers()}
     found_dead = lease_of(store, worker)
     store.renew(worker.id, lease=32 * SECOND, now=time.time_ns() // 1000)
-    assert store.bury(worker.id, max_recoveries=5, now=NOW, unless_renewed=found_dead) is None
+    assert store.reap(worker.id, max_recoveries=5, now=NOW, unless_renewed=found_dead) is None
     assert worker.id in {row.id for row in store.workers()}
 
 
 def test_a_worker_that_shows_no_sign_of_life_for_a_while_is_dead(
-    store: SqlStore, hearts: tuple[Heart, Heart], worker: WorkerRow
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow
 ) -> None:
-    mine, other = hearts
-    cut_off(store, mine._office)
-    eventually(lambda: bool(other._office.vacant([worker])), "others see that the sign is gone")
+    mine, other = heartbeats
+    cut_off(store, mine._liveness)
+    eventually(lambda: bool(other._liveness.vacant([worker])), "others see that the sign is gone")
     for _ in range(3):  # however many looks there are in a moment
         other.beat()
     assert worker.id in {row.id for row in store.workers()}
@@ -379,29 +380,29 @@ def test_a_worker_that_shows_no_sign_of_life_for_a_while_is_dead(
     assert worker.id not in {row.id for row in store.workers()}
 
 
-def test_the_session_of_a_sign_of_life_is_used_now_and_then(store: SqlStore, worker: WorkerRow) -> None:
+def test_the_session_of_a_sign_of_life_is_used_now_and_then(store: Store, worker: WorkerRow) -> None:
     """A server ends sessions that are idle; seeing the lock from another session does not keep it."""
-    office = store.driver.office()
-    if isinstance(office, LockFiles):
+    liveness = store.driver.liveness()
+    if isinstance(liveness, LockFiles):
         return
-    office.take(worker)
-    office.seen()
-    office._used_at -= KEEP_BUSY  # type: ignore[attr-defined]
+    liveness.take(worker)
+    liveness.seen()
+    liveness._used_at -= KEEP_BUSY  # type: ignore[attr-defined]
     looked: list[bool] = []
-    alive = office._alive  # type: ignore[attr-defined]
+    alive = liveness._alive  # type: ignore[attr-defined]
 
     def look() -> bool:
         looked.append(alive())
         return looked[-1]
 
-    office._alive = look  # type: ignore[attr-defined]
-    assert not office.take(worker)
+    liveness._alive = look  # type: ignore[attr-defined]
+    assert not liveness.take(worker)
     assert looked == [True]
-    office.leave()
+    liveness.leave()
 
 
-def test_who_is_seen_to_live_costs_no_more_than_the_pulse(
-    store: SqlStore, hearts: tuple[Heart, Heart], monkeypatch: pytest.MonkeyPatch
+def test_who_is_seen_to_live_costs_no_more_than_the_reading(
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements: list[str] = []
 
@@ -413,21 +414,21 @@ def test_who_is_seen_to_live_costs_no_more_than_the_pulse(
         return call
 
     def looked(*_: Any) -> set[str]:
-        statements.append("a look of the office")
+        statements.append("a look of the liveness")
         return set()
 
     monkeypatch.setattr(Tx, "run", counted(Tx.run))
     monkeypatch.setattr(Tx, "query", counted(Tx.query))
-    office = hearts[0]._office
-    if not isinstance(office, LockFiles):  # which asks the file system, not the database
-        monkeypatch.setattr(office, "_alive", looked)
-        monkeypatch.setattr(office, "vacant", looked)
+    liveness = heartbeats[0]._liveness
+    if not isinstance(liveness, LockFiles):  # which asks the file system, not the database
+        monkeypatch.setattr(liveness, "_alive", looked)
+        monkeypatch.setattr(liveness, "vacant", looked)
     for _ in range(3):
-        hearts[0].beat()
-    assert statements == [store.driver.statements.pulse] * 3
+        heartbeats[0].beat()
+    assert statements == [store.driver.statements.heartbeat] * 3
 
 
-def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: Listener) -> None:
+def test_a_listener_that_is_hushed_stops_waiting(store: Store, listener: Listener) -> None:
     stop = threading.Event()
 
     def listen() -> None:
@@ -439,7 +440,7 @@ def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: List
     stop.set()
 
     def stopped() -> bool:
-        listener.hush()
+        listener.interrupt()
         return not thread.is_alive()
 
     eventually(stopped, "it stops")
@@ -447,7 +448,7 @@ def test_a_listener_that_is_hushed_stops_waiting(store: SqlStore, listener: List
 
 @pytest.mark.parametrize("module_url", ["sqlite"], indirect=True)
 def test_what_others_write_to_the_file_is_noticed_though_nothing_was_heard_for_long(
-    store: SqlStore, listener: Listener
+    store: Store, listener: Listener
 ) -> None:
     """A server tells it by itself."""
     assert isinstance(listener, Ear)
@@ -458,12 +459,12 @@ def test_what_others_write_to_the_file_is_noticed_though_nothing_was_heard_for_l
     assert listener.wait(15) == [""]
 
 
-def cut_off(store: SqlStore, office: Office) -> None:
-    if isinstance(office, LockFiles):
-        assert office._mine is not None
-        office._mine[0].unlink()
+def cut_off(store: Store, liveness: Liveness) -> None:
+    if isinstance(liveness, LockFiles):
+        assert liveness._mine is not None
+        liveness._mine[0].unlink()
         return
-    connection = office._connection  # type: ignore[attr-defined]
+    connection = liveness._connection  # type: ignore[attr-defined]
     with store._reading() as tx:
         if store.dialect == "postgres":
             tx.query("SELECT pg_terminate_backend(CAST(%(pid)s AS integer))", pid=connection.info.backend_pid)
@@ -476,17 +477,17 @@ import sys
 from detent.kernel.model import WorkerRow
 from detent.stores.opening import open_store
 url, id, lock_no = sys.argv[1:]
-office = open_store(url).driver.office()
-office.take(WorkerRow(id=id, name="", pid=0, queues="", concurrency=0, lock_no=int(lock_no),
+liveness = open_store(url).driver.liveness()
+liveness.take(WorkerRow(id=id, name="", pid=0, queues="", concurrency=0, lock_no=int(lock_no),
                       started_at=0, beat_at=0, lease_until=0))
-print("in office", flush=True)
+print("alive", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.acceptance
 def test_a_killed_process_is_seen_dead(
-    module_url: str, offices: tuple[Office, Office], worker: WorkerRow
+    module_url: str, liveness_of: tuple[Liveness, Liveness], worker: WorkerRow
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", TAKE_OFFICE, module_url, worker.id, str(worker.lock_no)],
@@ -495,14 +496,14 @@ def test_a_killed_process_is_seen_dead(
     ) as process:
         assert process.stdout is not None
         try:
-            assert process.stdout.readline() == b"in office\n"
-            assert offices[0].vacant([worker]) == set()
+            assert process.stdout.readline() == b"alive\n"
+            assert liveness_of[0].vacant([worker]) == set()
         finally:
             process.kill()
-    eventually(lambda: offices[0].vacant([worker]) == {worker.id}, "its sign of life is gone")
+    eventually(lambda: liveness_of[0].vacant([worker]) == {worker.id}, "its sign of life is gone")
 
 
-def test_two_listeners_both_hear(store: SqlStore, another: Callable[[], SqlStore]) -> None:
+def test_two_listeners_both_hear(store: Store, another: Callable[[], Store]) -> None:
     listeners = [another().driver.listener() for _ in range(2)]
     try:
         hearings = [hear(listener) for listener in listeners]
@@ -517,7 +518,7 @@ def test_two_listeners_both_hear(store: SqlStore, another: Callable[[], SqlStore
             listener.close()
 
 
-def both_listen(store: SqlStore) -> None:
+def both_listen(store: Store) -> None:
     sleeping = (
         "SELECT COUNT(*) FROM information_schema.processlist"
         " WHERE db = DATABASE() AND info LIKE 'SELECT SLEEP(%%'"
@@ -526,7 +527,7 @@ def both_listen(store: SqlStore) -> None:
         eventually(lambda: bool(tx.query(sleeping)[0][0] == 2), "both listeners sleep in the server")
 
 
-def test_a_timer_start_is_no_news_for_idle_workers(store: SqlStore) -> None:
+def test_a_timer_start_is_no_news_for_idle_workers(store: Store) -> None:
     later = new_main(state="timer", scheduled_for=NOW + 60 * SECOND)
     enlist(store, "w1")
     applied = store.apply([Start(runs=[new_run()], executions=[later])], helpers_wanted=True)

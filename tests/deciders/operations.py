@@ -60,7 +60,7 @@ def bringing(app: detent.App, decider: Any, letter: Claimed, input: Any) -> Deci
             input=input,
             type=type(input).__name__,
             turn=turn_id(),
-            text=app.engine.services.mind(decider).encode_input(input),
+            text=app.engine.services.bound(decider).encode_input(input),
         )
     ]
     operation.timer = letter.topic if letter.kind == "timer" else None
@@ -70,16 +70,16 @@ def bringing(app: detent.App, decider: Any, letter: Claimed, input: Any) -> Deci
 
 def draining(app: detent.App, decider: Any, letter: Claimed) -> Decide:
     """The operation that empties an inbox."""
-    mind = app.engine.services.mind(decider)
+    bound = app.engine.services.bound(decider)
     rows = app.engine.store.pending_inputs(letter.run_id, limit=100)
     now = app.engine.clock.now()
     return Decide(
-        mind=mind,
+        bound=bound,
         run_id=letter.run_id,
         instance=letter.run_id.partition(":")[2],
         inputs=[
             Given(
-                input=mind.input_of(row.type, row.data or "null"),
+                input=bound.input_of(row.type, row.data or "null"),
                 type=row.type,
                 turn=turn_id(),
                 text=row.data,
@@ -96,11 +96,11 @@ def draining(app: detent.App, decider: Any, letter: Claimed) -> Decide:
 
 def remembered(app: detent.App, decider: Any, instance: str = "l") -> Any:
     """The state that the process keeps of an instance; None where it keeps none."""
-    mind = app.engine.services.mind(decider)
-    known = mind.recall(f"{mind.name}:{instance}")
+    bound = app.engine.services.bound(decider)
+    known = bound.recall(f"{bound.name}:{instance}")
     if known is None:
         return None
-    mind.remember(f"{mind.name}:{instance}", *known)
+    bound.remember(f"{bound.name}:{instance}", *known)
     return known[1]
 
 

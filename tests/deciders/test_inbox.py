@@ -33,7 +33,7 @@ from tests.deciders.orders import (
     texts,
     types,
 )
-from tests.functions.world import Apps, Gate, bury, eventually
+from tests.functions.world import Apps, Gate, eventually, reap
 
 DONE = ("completed", "success")
 WAITING = ("scheduled", None)
@@ -186,7 +186,7 @@ def test_an_inbox_whose_worker_died_is_emptied_once(apps: Apps) -> None:
     for number in range(5):
         app.enqueue_input(Log, Say("l", str(number)))
     drained = draining(app, Log, claimed(app, Log, "inbox"))
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     worker = apps(Log)
     eventually(lambda: pending_inputs(worker) == 0, "another has emptied it")
     [late] = applied(app, drained)
@@ -199,7 +199,7 @@ def test_a_worker_that_was_thought_dead_does_not_decide_what_another_has_decided
     for number in range(300):
         first.enqueue_input(Log, Say("l", str(number)))
         if number == 150:
-            bury(first, buried_by=second)
+            reap(first, reaped_by=second)
     eventually(lambda: pending_inputs(second) == 0, "all were decided")
     assert texts(second, Log) == [str(number) for number in range(300)]
 
@@ -482,7 +482,7 @@ def test_a_pause_stops_the_emptying_of_an_inbox(apps: Apps) -> None:
     [answer] = applied(app, drained)
     assert (answer.applied, answer.more, answer.error) == (0, True, None)
     assert (texts(app, Log), pending_inputs(app), inbox(app)) == ([], 2, [("executing", None)])
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     worker = apps(Log)
     worker.run("log:l").resume()
     eventually(lambda: texts(worker, Log) == ["a", "b"], "they are decided now")
@@ -530,7 +530,7 @@ def test_an_input_that_a_rolled_back_end_has_ignored_is_not_lost(apps: Apps) -> 
     queued = enqueuing_of(app, Log, Say("l", "b"))
     with pytest.raises(RuntimeError), held_open(app.engine.store, stop, queued):
         raise RuntimeError("the database has chosen us as the victim of a deadlock")
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     late, answer = applied(app, stop, queued)
     assert (late.stale, answer.created) == (True, True)
     assert pending_inputs(app) == 1

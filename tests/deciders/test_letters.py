@@ -32,7 +32,7 @@ from tests.deciders.orders import (
     texts,
     types,
 )
-from tests.functions.world import Apps, Gate, bury, crash, eventually
+from tests.functions.world import Apps, Gate, crash, eventually, reap
 
 SENT = ("completed", "success")
 DEAD = ("failed", "dead_letter")
@@ -101,7 +101,7 @@ def test_an_answer_and_the_end_of_its_effect_are_one_transaction(apps: Apps) -> 
     [refused] = applied(app, bringing(app, Log, effect, Fail("l")))
     assert isinstance(refused, Undecidable)
     assert everything(app.engine.store) == before, "no decision, no end"
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     before = everything(app.engine.store)
     [late] = applied(app, bringing(app, Log, effect, Say("l", "late")))
     assert late.stale
@@ -113,7 +113,7 @@ def test_an_answer_that_begins_no_instance_leaves_none(apps: Apps) -> None:
     app = apps(Log, worker=False)
     app.execute(Log, Say("l", "a", mails=["one"]))
     effect = claimed(app, Log, "effect")
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     [late] = applied(app, bringing(app, Log, effect, Say("other", "late")))
     assert late.stale
     assert sql(app, "SELECT id FROM detent_runs") == [("log:l",)]
@@ -277,7 +277,7 @@ def test_an_effect_whose_lease_was_lost_runs_elsewhere_and_is_decided_once(apps:
     first.execute(decider, Say("l", "a", mails=["one"]))
     gate.wait_for_arrival()
     second = apps(decider)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     eventually(lambda: texts(second, decider) == ["a", "in time"], "the second has sent it")
     gate.open()
     first.close()
@@ -299,7 +299,7 @@ def test_a_crash_while_an_effect_runs_runs_it_again_under_the_same_key(apps: App
     first.execute(decider, Say("l", "a", mails=["one"]))
     gate.wait_for_arrival()
     second = apps(decider)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     eventually(lambda: texts(second, decider) == ["a", "sent"], "it was sent")
     gate.open()
     assert len(set(keys)) == 1
@@ -349,7 +349,7 @@ def test_attempts_are_counted_when_they_are_claimed(apps: Apps) -> None:
         eventually(lambda: _is_due(app), "its next attempt is due")
         effect = claimed(app, Log, "effect", worker)
         assert effect.attempt == number + 1
-        app.engine.store.bury(worker, max_recoveries=3, now=clock.now())
+        app.engine.store.reap(worker, max_recoveries=3, now=clock.now())
     assert effects(app) == [("failed", "recovered")] * 3 + [DEAD]
     [letter] = app.dead_letters()
     assert letter.error is not None

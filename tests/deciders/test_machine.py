@@ -182,8 +182,8 @@ def test_a_timer_that_the_code_of_today_cannot_read_is_shown_as_it_is_stored(tes
 
     testing.execute(Order, Create("o-1"))
     testing.include(Younger)
-    mind = testing.engine.services.mind(Younger)
-    mind.plan.inputs = {name: kind for name, kind in mind.plan.inputs.items() if kind is not PaymentTimeout}
+    bound = testing.engine.services.bound(Younger)
+    bound.plan.inputs = {name: kind for name, kind in bound.plan.inputs.items() if kind is not PaymentTimeout}
     [timer] = testing.deciders.instance(Younger, "o-1").timers
     assert (timer.type, timer.input) == ("PaymentTimeout", '{"id":"o-1"}')
 

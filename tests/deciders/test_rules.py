@@ -133,7 +133,7 @@ def test_what_the_database_raises_while_a_state_is_read_is_no_answer(
     app = apps(Log, worker=False)
     app.execute(Log, Say("l", "a"))
     for number in range(STATEMENTS):
-        app.engine.services.mind(Log).recall("log:l")  # it remembers nothing: its events are read
+        app.engine.services.bound(Log).recall("log:l")  # it remembers nothing: its events are read
         try:
             with torn_at(number, monkeypatch):
                 [answer] = applied(app, deciding_of(app, Log, Say("l", "b")))

@@ -329,14 +329,14 @@ def test_time_travel_over_very_many_events_reads_them_page_by_page(
 ) -> None:
     app, decider = aged
     pages: list[int] = []
-    mind = app.engine.services.mind(decider)
-    fold = mind.fold
+    bound = app.engine.services.bound(decider)
+    fold = bound.fold
 
     def counted(state: Any, rows: Any) -> Any:
         pages.append(len(rows))
         return fold(state, rows)
 
-    monkeypatch.setattr(mind, "fold", counted)
+    monkeypatch.setattr(bound, "fold", counted)
     assert app.state_at(decider, "l", sequence=LONG // 2).said == [str(LONG // 2)]
     assert sum(pages) == LONG // 2
     assert max(pages) <= 2_000, "it does not keep all of them in memory"

@@ -70,7 +70,7 @@ def test_an_effect_that_dies_behind_its_start_starts_nothing_twice(apps: Apps) -
     first.execute(decider, Say("l", "a", mails=["one"]))
     gate.wait_for_arrival()
     second = apps(decider, double)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     eventually(lambda: texts(second, decider) == ["a", "sent"], "it was sent")
     gate.open()
     assert len(set(runs)) == 1
@@ -144,7 +144,7 @@ def test_a_workflow_executes_inputs_once_over_a_crash(apps: Apps) -> None:
     gate.wait_for_arrival()
     second = apps(Log, flow)
     serving.append(second)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == ["a", "b"]
     gate.open()
     assert texts(second, Log) == ["a", "b"]

@@ -342,7 +342,7 @@ def test_in_one_commit_a_timer_that_has_failed_is_cancelled_with_its_next_attemp
 
 def test_a_timer_of_a_dead_worker_can_be_cancelled(idle: detent.App) -> None:
     claimed(idle, Log, "timer")
-    idle.engine.store.bury("w1", max_recoveries=5, now=idle.engine.clock.now())
+    idle.engine.store.reap("w1", max_recoveries=5, now=idle.engine.clock.now())
     idle.execute(Log, Say("l", "b", cancels=["k"]))
     assert letters(idle, "log:l", "timer") == [("failed", "recovered"), CANCELED]
     assert types(idle, Log) == ["Said", "Said", RECORD]
@@ -352,7 +352,7 @@ def test_a_timer_of_a_dead_worker_fires_once(apps: Apps) -> None:
     app = apps(Log, worker=False)
     app.execute(Log, Say("l", "a", timers={"k": 0.0}))
     timer = claimed(app, Log, "timer")
-    app.engine.store.bury("w1", max_recoveries=5, now=app.engine.clock.now())
+    app.engine.store.reap("w1", max_recoveries=5, now=app.engine.clock.now())
     other = apps(Log)
     eventually(lambda: texts(other, Log) == ["a", "ring k"], "another worker has fired it")
     [late] = applied(app, bringing(app, Log, timer, Ring("l", "k")))

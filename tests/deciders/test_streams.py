@@ -28,8 +28,8 @@ def app(apps: Apps) -> detent.App:
 
 def forget(app: detent.App, decider: Any = Log, instance: str = "l") -> None:
     """Let the process remember nothing of an instance."""
-    mind = app.engine.services.mind(decider)
-    mind.recall(f"{mind.name}:{instance}")
+    bound = app.engine.services.bound(decider)
+    bound.recall(f"{bound.name}:{instance}")
 
 
 def spoil(app: detent.App, sequence: int, **columns: Any) -> None:

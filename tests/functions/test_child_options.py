@@ -152,7 +152,7 @@ def test_a_replay_after_a_crash_finds_the_same_child(apps: Apps) -> None:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == 2
     gate.open()
     assert [one.id for one in second.runs(type="child")] == ["child-1"]

@@ -293,7 +293,7 @@ def test_a_step_whose_policy_cancels_the_run_undoes_it_and_ends_canceled(apps: A
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)  # in the middle of undoing
+    crash(first, reaped_by=second)  # in the middle of undoing
     gate.open()
     wait_for(second.run(run.id), "canceled")
     assert shop.undone == ["refund 1 receipt-1"]
@@ -326,7 +326,7 @@ def test_a_crash_in_the_middle_of_undoing_goes_on_and_undoes_nothing_twice(apps:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert str(failure(second.run(run.id))) == "stop"
     gate.open()
     assert shop.log[2:] == ["refund 2 receipt-2", "unbook", "unbook", "refund 1 receipt-1"]

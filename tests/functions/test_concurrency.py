@@ -496,7 +496,7 @@ def test_a_crash_in_one_branch_does_not_disturb_what_the_other_recorded(apps: Ap
     gate.wait_for_arrival()
     eventually(lambda: recorded(run) == ["quick"], "the quick one is recorded")
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == ["quick", "slow"]
     gate.open()
     assert sorted(calls) == ["quick", "slow", "slow"]

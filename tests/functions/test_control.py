@@ -189,12 +189,12 @@ def test_canceling_ends_a_run_at_its_next_step(apps: Apps, is_async: bool) -> No
     chosen: Any = aflow if is_async else flow
     run = apps(chosen).start(chosen)
     gate.wait_for_arrival()
-    run.cancel(reason="changed their mind")
+    run.cancel(reason="changed their bound")
     gate.open()
     assert isinstance(failure(run), RunCanceled)
     eventually(lambda: main(run).state == "canceled" and calls, "it has ended")
     assert calls == ["told"]
-    assert {"reason": "changed their mind"} in events(run, "canceled")
+    assert {"reason": "changed their bound"} in events(run, "canceled")
 
 
 def test_a_heartbeat_ends_a_step_of_a_canceled_run(apps: Apps) -> None:

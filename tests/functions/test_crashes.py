@@ -146,7 +146,7 @@ def test_a_step_that_died_with_its_worker_has_used_up_an_attempt(apps: Apps) -> 
     for _ in range(2):
         assert begun.acquire(timeout=20)
         other = apps(flow)
-        crash(app, buried_by=other)
+        crash(app, reaped_by=other)
         app = other
     assert result(app.run(run.id)) == [3, 1]
     assert attempts == [1, 2, 3]
@@ -176,7 +176,7 @@ def test_concurrent_steps_that_died_with_their_worker_have_used_up_an_attempt(ap
     assert begun.acquire(timeout=20)
     assert begun.acquire(timeout=20)
     other = apps(flow)
-    crash(app, buried_by=other)
+    crash(app, reaped_by=other)
     assert result(other.run(run.id)) == [("a", 2), ("b", 2)]
     release.set()
 
@@ -200,7 +200,7 @@ def test_five_recoveries_are_five_and_the_sixth_crash_pauses(apps: Apps) -> None
     for _ in range(6):
         assert begun.acquire(timeout=60)
         other = apps(flow)
-        crash(app, buried_by=other, max_recoveries=5)
+        crash(app, reaped_by=other, max_recoveries=5)
         app = other
     error = failure(app.run(run.id))
     assert isinstance(error, RunPaused)

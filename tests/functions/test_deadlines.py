@@ -87,7 +87,7 @@ def test_a_deadline_survives_a_restart(apps: Apps) -> None:
     run = first.options(deadline=timedelta(seconds=3)).start(flow)
     wait_parked(run)
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert isinstance(failure(second.run(run.id)), DeadlineExceeded)
 
 
@@ -238,8 +238,8 @@ def test_a_run_that_is_done_in_time_leaves_nothing_behind(testing: TestingApp) -
     testing.advance(hours=2)
     assert state(run) == "finished"
     assert testing.engine.store.next_deadline() is None
-    pulse = testing.engine.store.pulse(now=testing.clock.now())
-    assert pulse.next_deadline is None
+    reading = testing.engine.store.read_heartbeat(now=testing.clock.now())
+    assert reading.next_deadline is None
 
 
 def test_a_speedrun_stops_the_clock_at_the_deadline(testing: TestingApp) -> None:

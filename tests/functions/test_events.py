@@ -30,7 +30,7 @@ from detent.events import (
     WorkerEvent,
     WorkerUp,
 )
-from tests.functions.world import Apps, Gate, Seen, bury, crash, failure, result, wait_for, wait_parked
+from tests.functions.world import Apps, Gate, Seen, crash, failure, reap, result, wait_for, wait_parked
 
 SHORTLY = timedelta(milliseconds=1)
 
@@ -293,13 +293,13 @@ def test_what_a_dead_worker_left_is_reported_by_the_worker_that_finds_it_dead(
     gate.wait_for_arrival()
     second = apps(hanging, hang, worker=False)
     seen = subscribed(second, RunEvent)
-    crash(first, buried_by=second, max_recoveries=5)
+    crash(first, reaped_by=second, max_recoveries=5)
     [retried] = seen.wait(1, ExecutionRetried)
     assert (retried.run_id, retried.node, retried.outcome) == (run.id, "main", "recovered")
     third = apps(hanging, hang)
     gate.wait_for_arrival()
     with caplog.at_level(logging.ERROR, logger="detent.worker"):
-        crash(third, buried_by=second, max_recoveries=1)
+        crash(third, reaped_by=second, max_recoveries=1)
     [paused] = seen.wait(1, RunPaused)
     assert (paused.run_id, paused.type) == (run.id, "hanging")
     assert paused.error.type.endswith("TooManyRecoveries")
@@ -324,7 +324,7 @@ def test_a_settle_that_lost_its_lease_is_not_reported(apps: Apps) -> None:
     gate.wait_for_arrival()
     second = apps(hanging, hang)
     others = subscribed(second, RunFinished)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     gate.open()
     others.wait(1, RunFinished)
     first.close()

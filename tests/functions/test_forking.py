@@ -78,7 +78,7 @@ def test_a_fork_keeps_the_steps_of_a_worker_whose_clock_was_ahead(apps: Apps) ->
     gate.wait_for_arrival()
     eventually(lambda: recorded(run) == ["work"], "the first step is recorded")
     behind = apps(flow, clock=Late())
-    crash(ahead, buried_by=behind)
+    crash(ahead, reaped_by=behind)
     gate.open()
     original = result(behind.run(run.id))
     ran.clear()

@@ -268,7 +268,7 @@ def seen_by(apps: Apps, ledger: Ledger, url: str, isolation: Any) -> tuple[int, 
     run = app.start(flow)
     gate.wait_for_arrival()
     if not url.startswith("sqlite"):  # where nobody else can write meanwhile
-        with app.engine.store._pool.lane() as lane, lane.transaction() as tx:
+        with app.engine.store._pool.connection() as connection, connection.transaction() as tx:
             tx.run(INSERT.format("added"))
     gate.open()
     before, after = result(run)
@@ -309,7 +309,7 @@ def test_serializable_steps_that_conflict_are_tried_again(apps: Apps, ledger: Le
         return leave(doctor)
 
     app = apps(flow)
-    with app.engine.store._pool.lane() as lane, lane.transaction() as tx:
+    with app.engine.store._pool.connection() as connection, connection.transaction() as tx:
         for doctor in ("anna", "berta"):
             tx.run(INSERT.format(doctor))
     runs = [app.start(flow, doctor) for doctor in ("anna", "berta")]

@@ -61,7 +61,7 @@ def test_after_a_crash_it_continues_at_the_item_that_was_not_done(apps: Apps, ki
     run = first.start(flow)
     items.gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == "all"
     items.gate.open()
     assert items.seen == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]

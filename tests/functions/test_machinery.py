@@ -17,11 +17,11 @@ from tests.functions.world import (
     SOON,
     Apps,
     Gate,
-    bury,
     crash,
     eventually,
     failure,
     main,
+    reap,
     recorded,
     result,
     state,
@@ -65,7 +65,7 @@ def test_a_step_that_executed_when_its_worker_died_runs_again(apps: Apps, is_asy
     run = first.start(chosen)
     gate.wait_for_arrival()
     second = apps(chosen)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == ["before", "slow 2"]
     gate.open()
     assert calls == ["before", "slow", "slow"]
@@ -107,7 +107,7 @@ def test_a_worker_thought_dead_cannot_record_what_comes_late(apps: Apps, kind: s
     run = first.start(chosen)
     gate.wait_for_arrival()
     second = apps(chosen)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     again = second.run(run.id)
     assert result(again) == "delivery 2"
     gate.open()
@@ -120,11 +120,11 @@ def test_a_worker_thought_dead_cannot_record_what_comes_late(apps: Apps, kind: s
     assert [value for value in results if value is not None] == ["delivery 2"]
 
 
-def test_a_worker_that_was_buried_begins_anew(apps: Apps) -> None:
+def test_a_worker_that_was_reaped_begins_anew(apps: Apps) -> None:
     first = apps(double)
     second = apps(double, worker=False)
     before = first.engine.worker.id  # type: ignore[union-attr]
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     run = second.start(double, 4)
     assert result(run) == 8
     assert first.engine.worker.id != before  # type: ignore[union-attr]
@@ -149,7 +149,7 @@ def test_what_kills_its_worker_again_and_again_pauses_its_run(apps: Apps) -> Non
     for _ in range(3):
         app = apps(flow, max_recoveries=2)
         gate.wait_for_arrival()
-        crash(app, buried_by=keeper, max_recoveries=2)
+        crash(app, reaped_by=keeper, max_recoveries=2)
         deaths.append(1)
     error = failure(run)
     assert isinstance(error, RunPaused)
@@ -182,7 +182,7 @@ def test_a_run_that_gets_on_between_crashes_is_not_stopped(apps: Apps) -> None:
     for gate in gates:
         app = apps(flow, max_recoveries=1)
         gate.wait_for_arrival()
-        crash(app, buried_by=keeper, max_recoveries=1)
+        crash(app, reaped_by=keeper, max_recoveries=1)
     apps(flow)
     assert result(run) == [0, 1, 2, 3]
     for gate in gates:

@@ -15,7 +15,7 @@ import pytest
 import detent
 from detent import App, step, workflow
 from detent.errors import DatabaseUnavailable
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.worker import upkeep
 from tests.functions.world import Apps
 
@@ -64,7 +64,7 @@ def app(url: str) -> Iterator[App]:
     app.close()
 
 
-@pytest.mark.parametrize("thread", ["heart", "dispatcher", "upkeep", "listener"])
+@pytest.mark.parametrize("thread", ["heartbeat", "dispatcher", "upkeep", "listener"])
 def test_an_app_that_could_not_open_can_be_opened_again(app: App, thread: str) -> None:
     with refused_once(f"detent-{thread}") as refused, pytest.raises(RuntimeError, match="new thread"):
         app.open(worker=True)
@@ -75,22 +75,22 @@ def test_an_app_that_could_not_open_can_be_opened_again(app: App, thread: str) -
 
 
 def test_an_app_that_could_not_open_can_be_closed(app: App) -> None:
-    with refused_once("detent-heart"), pytest.raises(RuntimeError, match="new thread"):
+    with refused_once("detent-heartbeat"), pytest.raises(RuntimeError, match="new thread"):
         app.open(worker=True)
     app.close()
     assert not app.engine.is_open
 
 
 def test_a_worker_waits_for_a_database_that_is_away_when_it_registers(app: App) -> None:
-    real, failed = SqlStore.register, list[int]()
+    real, failed = Store.register, list[int]()
 
-    def away(self: SqlStore, worker: Any) -> None:
+    def away(self: Store, worker: Any) -> None:
         if not failed:
             failed.append(1)
             raise DatabaseUnavailable(self.driver.name, "restarting")
         real(self, worker)
 
-    with mock.patch.object(SqlStore, "register", away):
+    with mock.patch.object(Store, "register", away):
         app.open(worker=True)
     assert failed
     assert app.start(counts, 1).result(timeout=PATIENCE) == 2

@@ -78,7 +78,7 @@ def test_a_recorded_result_comes_from_the_journal(apps: Apps) -> None:
     first, second = apps(flow, crunching), apps(flow, crunching, worker=False)
     run = first.start(flow)
     eventually(lambda: seen, "the step is done")
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     second.run(run.id).send("go")  # before anybody works: so it is replayed once
     second.open(worker=True)
     result(second.run(run.id))

@@ -151,7 +151,7 @@ def test_publishing_is_no_progress_of_a_step_that_kills_its_worker(apps: Apps) -
         assert begun.acquire(timeout=20)
         eventually(lambda: run.published("stage") == "begun", "it is published")
         other = apps(flow)
-        crash(app, buried_by=other, max_recoveries=1)
+        crash(app, reaped_by=other, max_recoveries=1)
         app = other
     eventually(lambda: run.refresh().state == "paused", "it is paused")
     release.set()

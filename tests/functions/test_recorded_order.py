@@ -205,7 +205,7 @@ def test_new_work_waits_until_the_record_was_replayed(apps: Apps) -> None:
     gate.wait_for_arrival()
     eventually(lambda: len(recorded(run, "step")) == 3, "the quick ones are recorded")
     other.open(worker=True)
-    crash(app, buried_by=other)
+    crash(app, reaped_by=other)
     gate.open()
     assert result(other.run(run.id)) == [0, 10, 20, "slow"]
     assert first.agree

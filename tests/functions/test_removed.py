@@ -58,7 +58,7 @@ def remove(app: detent.App, run_id: str) -> None:
     eventually(deleted)
 
 
-def vanish(app: detent.App, run_id: str) -> None:
+def crash(app: detent.App, run_id: str) -> None:
     """Remove a run that somebody waits for, in one transaction: its end is not seen."""
 
     def delete(tx: Tx) -> None:
@@ -86,7 +86,7 @@ def test_who_waits_for_a_run_that_is_removed_gets_an_error(apps: Apps) -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     eventually(lambda: app.engine.waiters._waiting)
-    vanish(app, run.id)
+    crash(app, run.id)
     waiting.join(PATIENCE)
     assert isinstance(found[0], RunNotFound)
 

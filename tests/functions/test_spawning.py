@@ -162,7 +162,7 @@ def test_a_replayed_spawn_spawns_nothing_new(apps: Apps) -> None:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     assert result(second.run(run.id)) == [1, 2]
     assert sorted(calls) == [1, 2]
@@ -187,7 +187,7 @@ def test_a_spawned_step_whose_worker_dies_runs_again_elsewhere(apps: Apps) -> No
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     assert result(second.run(run.id)) == 2
     gate.open()
     assert attempts == [1, 2]
@@ -423,7 +423,7 @@ def test_what_a_started_run_is_given_is_durable_before_it_starts(apps: Apps) -> 
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow, other)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     app = second
     given = result(second.run(run.id))

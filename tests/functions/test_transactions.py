@@ -30,7 +30,7 @@ from detent.execution import bodies
 from detent.execution.workflow_frames import Frame
 from detent.stores.open import open_store
 from detent.worker import heartbeat
-from tests.functions.world import SOON, Apps, Gate, bury, eventually, failure, is_over, recorded, result
+from tests.functions.world import SOON, Apps, Gate, eventually, failure, is_over, reap, recorded, result
 
 INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
 
@@ -155,7 +155,7 @@ def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
 
     def die(*_: Any) -> None:
         assert first.engine.worker is not None
-        first.engine.worker.vanish()
+        first.engine.worker.crash()
         dead.set()
         raise Crash
 
@@ -164,12 +164,12 @@ def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
     run = first.start(flow)
     assert dead.wait(20)
     second = apps(flow)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     assert result(second.run(run.id)) == "delivery 2"
     assert ledger() == ["delivery 2"]
 
 
-# A transaction on SQLite keeps everybody else out: nobody could bury its worker meanwhile.
+# A transaction on SQLite keeps everybody else out: nobody could reap its worker meanwhile.
 @pytest.mark.parametrize("module_url", ["postgres", "mysql"], indirect=True)
 @pytest.mark.parametrize("spawned", [False, True], ids=["called", "spawned"])
 def test_a_worker_thought_dead_cannot_commit_its_transaction(
@@ -194,7 +194,7 @@ def test_a_worker_thought_dead_cannot_commit_its_transaction(
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     assert result(second.run(run.id)) == 2
     gate.open()
     first.close()
@@ -454,7 +454,7 @@ def test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own(
         with suppress(ZeroDivisionError), commit(*args, **options) as tx:
             yield tx
             raise ZeroDivisionError  # rolled back, as a server does with a session that it ends
-        bury(first, buried_by=second)
+        reap(first, reaped_by=second)
         second.open(worker=True)
         eventually(lambda: second.run("draw").state == "finished", "the other worker has finished it")
         raise DatabaseUnavailable("the database", "the connection was cut")

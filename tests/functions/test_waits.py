@@ -71,7 +71,7 @@ def test_a_sleep_goes_on_where_it_was_after_a_crash(apps: Apps) -> None:
     wait_parked(run)
     due = [item.scheduled_for for item in run.executions() if item.kind == "sleep"]
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     woken = result(second.run(run.id))
     assert [item.scheduled_for for item in run.executions() if item.kind == "sleep"] == due
     assert woken >= due[0]

@@ -108,19 +108,19 @@ def wait_draining(app: detent.App) -> None:
     eventually(told, "it drains")
 
 
-def crash(app: detent.App, *, buried_by: detent.App, max_recoveries: int = 5) -> None:
+def crash(app: detent.App, *, reaped_by: detent.App, max_recoveries: int = 5) -> None:
     """The app's process is dead: nothing of it reaches the database any more, and others take over."""
     worker = app.engine.worker
     assert worker is not None
-    worker.vanish()
-    bury(app, buried_by=buried_by, max_recoveries=max_recoveries)
+    worker.crash()
+    reap(app, reaped_by=reaped_by, max_recoveries=max_recoveries)
 
 
-def bury(app: detent.App, *, buried_by: detent.App, max_recoveries: int = 5) -> None:
+def reap(app: detent.App, *, reaped_by: detent.App, max_recoveries: int = 5) -> None:
     """Others think that the app's worker is dead; it does not know yet."""
     assert app.engine.worker is not None
-    engine = buried_by.engine
-    engine.store.bury(app.engine.worker.id, max_recoveries=max_recoveries, now=engine.clock.now())
+    engine = reaped_by.engine
+    engine.store.reap(app.engine.worker.id, max_recoveries=max_recoveries, now=engine.clock.now())
     if engine.worker is not None:
         engine.worker.poke()
 

@@ -488,7 +488,7 @@ def test_a_transactional_node_whose_worker_dies_in_it_is_done_once(apps: Apps, l
     run = first.start(flow)
     gate.wait_for_arrival()
     gate.open()  # a worker thought dead comes to its commit
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     run = second.run(run.id)
     assert result(run) == "after"
     eventually(lambda: len(ledger()) == 1, "one of them has committed")

@@ -279,14 +279,14 @@ def test_a_cancel_is_seen_by_what_executes_elsewhere_and_nothing_follows(apps: A
     worker, operator = apps(flow), apps(flow, worker=False)
     run = worker.start(flow)
     gate.wait_for_arrival()
-    operator.run(run.id).cancel(reason="changed their mind")
+    operator.run(run.id).cancel(reason="changed their bound")
     assert state(run) == "canceled"
     gate.open()
     assert told.wait(20)
     eventually(lambda: last(run).state != "executing", "it has ended")
     assert attempts(run) == [("canceled", "canceled_by_operator")]
     assert attempts(run, "after") == []
-    assert {"reason": "changed their mind"} in events(run, "canceled")
+    assert {"reason": "changed their bound"} in events(run, "canceled")
 
 
 def test_a_canceled_node_that_raises_is_recorded_as_canceled_with_its_error(apps: Apps) -> None:

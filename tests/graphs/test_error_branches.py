@@ -15,7 +15,7 @@ from detent.app.check import Verdict, check
 from detent.errors import CannotReattempt
 from detent.kernel.drawing import to_dot, to_mermaid
 from detent.testing import TestingApp
-from tests.functions.world import Apps, Gate, bury, crash, eventually, result, wait_for
+from tests.functions.world import Apps, Gate, crash, eventually, reap, result, wait_for
 
 ran: list[Any] = []
 failing: set[str] = set()
@@ -404,7 +404,7 @@ def test_a_worker_that_dies_is_no_failure(apps: Apps) -> None:
     run = first.start(shop(gated))
     gate.wait_for_arrival()
     second = apps(*ALL, gated)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     run = second.run(run.id)
     assert result(run) == "mail"
@@ -427,7 +427,7 @@ def test_a_late_failure_of_a_worker_thought_dead_changes_nothing(apps: Apps) -> 
     run = first.start(shop(gated))
     gate.wait_for_arrival()
     second = apps(*ALL, gated)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     run = second.run(run.id)
     assert result(run) == "mail"
     gate.open()

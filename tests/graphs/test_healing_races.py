@@ -7,7 +7,7 @@ import pytest
 
 import detent
 from detent import step
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.testing import ManualClock, TestingApp
 from detent.worker.upkeep import Upkeep
 
@@ -43,15 +43,15 @@ def test_a_node_that_was_claimed_before_another_healed_its_run_waits_for_what_is
         run = app.start(Today)
         app.settle_down()
 
-    reconcile = SqlStore.reconcile
+    reconcile = Store.reconcile
 
-    def beaten(self: SqlStore, run_id: str, *, mine: str | None = None, **how: Any) -> bool:
+    def beaten(self: Store, run_id: str, *, mine: str | None = None, **how: Any) -> bool:
         if mine is not None:
             reconcile(self, run_id, **how)
         return reconcile(self, run_id, mine=mine, **how)
 
     monkeypatch.setattr(Upkeep, "heal", lambda self: 0)
-    monkeypatch.setattr(SqlStore, "reconcile", beaten)
+    monkeypatch.setattr(Store, "reconcile", beaten)
     with TestingApp(url, clock=clock, include=[Tomorrow]) as app:
         run = app.speedrun(app.run(run.id))
         assert run.state == "finished"

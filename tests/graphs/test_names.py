@@ -93,7 +93,7 @@ def test_a_node_that_kills_its_workers_is_named_by_its_name(apps: Apps) -> None:
     victim = apps(killing)
     eventually(lambda: len(gates) == 1, "it executes")
     gates[0].wait_for_arrival()
-    crash(victim, buried_by=app, max_recoveries=0)
+    crash(victim, reaped_by=app, max_recoveries=0)
     gates[0].open()
     assert state(run) == "paused"
     with pytest.raises(RunPaused, match="'work' took its worker down"):

@@ -427,7 +427,7 @@ def test_lease_ran_out_worker_dead(apps: Apps, is_async: bool) -> None:
     run = first.start(chosen)
     gate.wait_for_arrival()
     second = apps(chosen)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     run = second.run(run.id)
     assert result(run) == "after"
     gate.open()
@@ -624,7 +624,7 @@ def test_a_node_that_dies_in_a_finished_run_does_not_run_again(apps: Apps) -> No
     first, second = apps(Flow), apps(Flow, worker=False)
     run = first.start(Flow)
     assert result(run) == "early"
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     assert attempts(second.run(run.id), "slow") == [("failed", "recovered")]
     assert state(second.run(run.id)) == "finished"

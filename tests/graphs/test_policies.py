@@ -9,7 +9,7 @@ import pytest
 import detent
 from detent import ExceptionPolicy, Retry, Workflow, step
 from detent.testing import TestingApp
-from tests.functions.world import Apps, Gate, bury, crash, events, eventually, result, state, wait_for
+from tests.functions.world import Apps, Gate, crash, events, eventually, reap, result, state, wait_for
 from tests.graphs.world import attempts, both_kinds, last, one_node
 
 PAUSED = ("failed", "paused_by_exception")
@@ -366,7 +366,7 @@ def test_the_counts_survive_a_crash(apps: Apps) -> None:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     run = second.run(run.id)
     wait_for(run, "paused")
@@ -401,7 +401,7 @@ def test_a_node_that_kills_its_process_is_limited_and_pauses_whatever_its_policy
         victim = apps(flow)
         eventually(lambda death=death: len(gates) == death + 1, "it executes")  # type: ignore[misc]
         gates[-1].wait_for_arrival()
-        crash(victim, buried_by=app, max_recoveries=2)
+        crash(victim, reaped_by=app, max_recoveries=2)
         gates[-1].open()
     assert state(run) == "paused"
     assert attempts(run) == [("failed", "recovered")] * 3
@@ -427,7 +427,7 @@ def test_a_resume_after_too_many_crashes_gives_a_fresh_budget(apps: Apps) -> Non
         victim = apps(flow)
         eventually(lambda: len(gates) == before + 1, "it executes")
         gates[-1].wait_for_arrival()
-        crash(victim, buried_by=app, max_recoveries=0)
+        crash(victim, reaped_by=app, max_recoveries=0)
         gates[-1].open()
 
     die()
@@ -455,7 +455,7 @@ def test_a_crash_does_not_use_up_a_retry(apps: Apps) -> None:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    crash(first, buried_by=second)
+    crash(first, reaped_by=second)
     gate.open()
     run = second.run(run.id)
     assert result(run) == "after"
@@ -475,7 +475,7 @@ def test_a_worker_thought_dead_cannot_settle_a_node(apps: Apps) -> None:
     run = first.start(flow)
     gate.wait_for_arrival()
     second = apps(flow)
-    bury(first, buried_by=second)
+    reap(first, reaped_by=second)
     assert result(second.run(run.id)) == "after"
     gate.open()
     eventually(lambda: first.engine.worker is None or not first.engine.worker.holds(run.id), "it has let go")

@@ -178,11 +178,11 @@ def test_of_two_at_once_one_wins(apps: Apps) -> None:
     wait_for(run, "paused")
     eventually(lambda: last(run, "b").state == "completed", "its neighbour has ended")
     store, rival = first.engine.store, second.engine.store
-    ours, theirs = first.engine.course(run.id), second.engine.course(run.id)
+    ours, theirs = first.engine.run_graph(run.id), second.engine.run_graph(run.id)
     now = first.engine.clock.now()
     with store._writer.transaction() as tx:
-        nodes.reattempt(tx, run.id, "c", course=ours, now=now)
-        attempt = Attempt(lambda: rival.reattempt(run.id, "c", course=theirs, now=now))
+        nodes.reattempt(tx, run.id, "c", run_graph=ours, now=now)
+        attempt = Attempt(lambda: rival.reattempt(run.id, "c", run_graph=theirs, now=now))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState, match=f"cannot reattempt node 'c' of run {run.id}"):
         attempt.result()
@@ -199,13 +199,13 @@ def test_a_reattempt_while_the_run_is_being_resumed_begins_one_attempt(apps: App
     wait_for(run, "paused")
     eventually(lambda: last(run, "b").state == "completed", "its neighbour has ended")
     store, rival = first.engine.store, second.engine.store
-    theirs, now = second.engine.course(run.id), first.engine.clock.now()
-    ours = first.engine.course(run.id)
+    theirs, now = second.engine.run_graph(run.id), first.engine.clock.now()
+    ours = first.engine.run_graph(run.id)
     assert ours is not None
     with store._writer.transaction() as tx:
         row = nodes.lock(tx, run.id)
         nodes.resume_graph(tx, row, ours, now)
-        attempt = Attempt(lambda: rival.reattempt(run.id, "c", course=theirs, now=now))
+        attempt = Attempt(lambda: rival.reattempt(run.id, "c", run_graph=theirs, now=now))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):
         attempt.result()

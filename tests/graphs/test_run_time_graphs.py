@@ -449,7 +449,9 @@ def test_a_graph_starts_with_the_users_transaction(apps: Apps) -> None:
     app = apps(*ALL)
     g = detent.Graph("within")
     g.node("only", job=give, args={"value": 1})
-    with apps(*ALL, worker=False).engine.store.transaction() as tx:  # no session that our worker is deaf to
+    with apps(
+        *ALL, worker=False
+    ).engine.store.transaction() as tx:  # no session that our worker is stopped to
         run = app.within(tx.connection).start(g)
     assert result(run) == 1
 

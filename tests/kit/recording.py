@@ -16,7 +16,7 @@ from detent.kernel.operations import Operation
 from detent.kernel.rows import RunRow, Step
 from detent.stores.batch.apply import Applied
 from detent.stores.sqlite.driver import SqliteDriver
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.testing import TestingApp, WorkflowDrifted, replay
 
 calls: list[str] = []
@@ -44,7 +44,7 @@ def child(number: int) -> int:
     return work(number)
 
 
-class Prefixes(SqlStore):
+class Prefixes(Store):
     """A store that remembers, after each commit, what it holds of the run `run`."""
 
     def __init__(self) -> None:

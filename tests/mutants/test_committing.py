@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant(
         "leases whose delivery failed are forgotten",
         "commit/committer.py",
-        "lessor.astray([row.token for row, _ in applied.leased if row.token is not None])",
+        "slots.unconfirmed([row.token for row, _ in applied.leased if row.token is not None])",
         "pass",
         (f"{FAULTS}::test_leases_whose_delivery_failed_are_reported_to_the_worker",),
     ),

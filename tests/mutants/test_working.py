@@ -67,20 +67,20 @@ MUTANTS = [
 """,
         "",
         (
-            "conformance/test_records.py::test_a_record_of_a_worker_that_was_buried_is_stale_and_changes_nothing[sqlite]",
+            "conformance/test_records.py::test_a_record_of_a_worker_that_was_reaped_is_stale_and_changes_nothing[sqlite]",
         ),
     ),
     Mutant(
         "a worker that was declared dead claims",
         "stores/verbs/claims.py",
         """\
-    if not office():
+    if not liveness():
         return []
 """,
         """\
-    office()
+    liveness()
 """,
-        ("conformance/test_claims.py::test_a_worker_that_is_not_in_office_gets_nothing[sqlite]",),
+        ("conformance/test_claims.py::test_a_worker_that_is_not_alive_gets_nothing[sqlite]",),
     ),
     Mutant(
         "a claim is not counted",
@@ -122,14 +122,14 @@ MUTANTS = [
     Mutant(
         "a timer from a clock that is behind is never found",
         "stores/verbs/claims.py",
-        "floor = 0 if whole else trail.timers",
-        "floor = trail.timers",
+        "floor = 0 if whole else claim_cursor.timers",
+        "floor = claim_cursor.timers",
         (
             "conformance/test_trails.py::test_a_timer_from_a_machine_whose_clock_is_behind_is_found_by_looking_over_everything[sqlite]",
         ),
     ),
     Mutant(
-        "the claim trail moves on by a claim that was rolled back",
+        "the claim claim_cursor moves on by a claim that was rolled back",
         "stores/claim_cursor.py",
         """\
         self._steps, self._step = [], 0
@@ -139,7 +139,7 @@ MUTANTS = [
         pass
 
     def claimed""",
-        ("unit/test_trail.py::test_a_claim_that_was_rolled_back_leaves_no_place",),
+        ("unit/test_claim_cursor.py::test_a_claim_that_was_rolled_back_leaves_no_place",),
     ),
     Mutant(
         "the lease is not renewed",
@@ -147,7 +147,7 @@ MUTANTS = [
         "alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())",
         "alive = True",
         (
-            "conformance/test_wakeups.py::test_a_heart_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat[sqlite]",
+            "conformance/test_wakeups.py::test_a_heartbeat_whose_sign_of_life_was_cut_off_shows_itself_again_by_its_next_beat[sqlite]",
         ),
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = [
         "a lost lock is not taken again",
         "worker/heartbeat.py",
         """\
-            if self._office.take(self._worker) and not self._renew():
+            if self._liveness.take(self._worker) and not self._renew():
                 return
         if time""",
         """\
@@ -203,7 +203,7 @@ MUTANTS = [
         if not mine:
             return
 """,
-        ("functions/test_machinery.py::test_a_worker_that_was_buried_begins_anew[sqlite]",),
+        ("functions/test_machinery.py::test_a_worker_that_was_reaped_begins_anew[sqlite]",),
         hangs=True,
     ),
     Mutant(
@@ -211,7 +211,7 @@ MUTANTS = [
         "worker/worker.py",
         "stray = held - known - self._known()",
         "stray = set[str]()",
-        ("functions/test_astray.py::test_a_lease_that_nobody_here_knows_is_handed_back[sqlite-sync]",),
+        ("functions/test_unconfirmed.py::test_a_lease_that_nobody_here_knows_is_handed_back[sqlite-sync]",),
         hangs=True,
     ),
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = [
         """\
             left.clear()
 """,
-        ("functions/test_astray.py::test_what_cannot_begin_is_handed_back[sqlite-async]",),
+        ("functions/test_unconfirmed.py::test_what_cannot_begin_is_handed_back[sqlite-async]",),
         hangs=True,
     ),
     Mutant(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from detent.stores.driver import Tx
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.testing import TestingApp
 from tests.projections.world import Account
 
@@ -15,7 +15,7 @@ OWN = [f"{name}_g{generation}" for name in ("ledger", "seen") for generation in 
 
 
 @pytest.fixture
-def url(url: str, _module_store: SqlStore) -> str:
+def url(url: str, _module_store: Store) -> str:
     """The same, without the tables that projections of other tests have made."""
     _module_store.write(_drop_own)
     return url

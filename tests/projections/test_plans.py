@@ -9,7 +9,7 @@ from detent.kernel.decide import EventRow
 from detent.stores.driver import batch, write
 from detent.stores.open import open_store
 from detent.stores.sql.projections import ProjectionStatements
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs import projections as stored
 from tests.conformance.test_plans import whole_tables
 
@@ -36,7 +36,7 @@ PARAMETERS = {
 
 
 @pytest.fixture
-def filled(url: str) -> Iterator[SqlStore]:
+def filled(url: str) -> Iterator[Store]:
     store = open_store(url)
     with store._writer.transaction() as tx:
         stored.begin_generations(tx, {"totals": 1, "others": 1}, 1)
@@ -69,15 +69,15 @@ def filled(url: str) -> Iterator[SqlStore]:
     store.close()
 
 
-def explain(store: SqlStore, statement: str, **given: object) -> str:
+def explain(store: Store, statement: str, **given: object) -> str:
     verbs = {"sqlite": "EXPLAIN QUERY PLAN", "postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN"}
-    # As a guest: where users' statements run too, and the planner is as the server has it.
-    with store._guests.lane() as lane, lane.transaction() as tx:
+    # As a user_tx: where users' statements run too, and the planner is as the server has it.
+    with store._user_connections.connection() as connection, connection.transaction() as tx:
         rows = tx.query(f"{verbs[store.dialect]} {statement}", **given)
     return "\n".join(" | ".join(map(str, row)) for row in rows)
 
 
-def test_items_are_found_by_their_key(filled: SqlStore) -> None:
+def test_items_are_found_by_their_key(filled: Store) -> None:
     plans = {}
     for name in sorted(ITEMS):
         statement = getattr(filled.driver.statements.projections, name)
@@ -92,12 +92,12 @@ def few(line: str) -> bool:
     return "detent_projections" in line or line.strip() in ("p", "SCAN p")
 
 
-def test_events_behind_a_position_are_found_by_it(filled: SqlStore) -> None:
+def test_events_behind_a_position_are_found_by_it(filled: Store) -> None:
     plan = explain(filled, filled.driver.statements.deciders.events_since, after=MANY - 20, limit=10)
     assert not whole_tables(filled.dialect, plan), plan
     assert not re.search(r"Sort|filesort|TEMP B-TREE", plan), plan
 
 
-def test_every_statement_of_projections_is_looked_at(filled: SqlStore) -> None:
+def test_every_statement_of_projections_is_looked_at(filled: Store) -> None:
     known = set(ProjectionStatements.__struct_fields__)
     assert known == SMALL | ONE_ROW | ITEMS

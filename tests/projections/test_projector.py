@@ -40,7 +40,7 @@ def test_an_idle_worker_does_not_look(timeless: Timeless, looks: list[int]) -> N
     before = len(looks)
     assert app.engine.worker is not None
     for _ in range(5):
-        app.engine.worker._heart.beat()
+        app.engine.worker._heartbeat.beat()
     app.settle_down()
     assert len(looks) == before
 
@@ -63,7 +63,7 @@ def test_events_of_another_process_are_seen_at_the_next_beat(timeless: Timeless,
     with other.engine.store.transaction() as tx:  # a commit of which nobody is told
         batches.apply(tx, [operation], helpers_wanted=False)
     assert app.engine.worker is not None
-    app.engine.worker._heart.beat()
+    app.engine.worker._heartbeat.beat()
     app.settle_down()
     assert totals(app) == {"a": 3}
 
@@ -102,7 +102,7 @@ def test_closing_commits_what_was_applied_and_leaves_the_rest(apps: Apps) -> Non
     assert totals(again, Slow) == {"a": 6}
 
 
-def test_a_worker_that_vanishes_commits_nothing_more(apps: Apps) -> None:
+def test_a_worker_that_crashes_commits_nothing_more(apps: Apps) -> None:
     gate = Gate()
 
     class Slow(Totals):
@@ -117,9 +117,9 @@ def test_a_worker_that_vanishes_commits_nothing_more(apps: Apps) -> None:
     gate.wait_for_arrival()
     worker = app.engine.worker
     assert worker is not None
-    vanishing = threading.Thread(target=worker.vanish)
+    vanishing = threading.Thread(target=worker.crash)
     vanishing.start()
-    eventually(worker.projector._runner.vanished.is_set)
+    eventually(worker.projector._runner.crashed.is_set)
     gate.open()
     vanishing.join()
     assert status(client).position == 0

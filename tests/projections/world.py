@@ -8,7 +8,7 @@ from typing import Any
 import detent
 from detent import Decider, Decision, Projection, Recorded, View
 from detent.app.projections import ProjectionStatus
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 
 PATIENCE = 20.0
 
@@ -97,7 +97,7 @@ def status(app: detent.App, generation: int | None = None) -> ProjectionStatus:
     return found
 
 
-def rows(store: SqlStore, statement: str) -> list[tuple[Any, ...]]:
+def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
     with store._reading() as tx:
         return tx.query(statement)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from detent.errors import DatabaseUnavailable
-from detent.stores.connection import Lane
+from detent.stores.connection import Connection
 from detent.stores.driver import Tx
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 
 T = TypeVar("T")
 
@@ -34,31 +34,36 @@ class Broken(Exception):
     pass
 
 
-class FaultyStore(SqlStore):
+class FaultyStore(Store):
     """The same database as another store's."""
 
     fault: Fault | None = None
 
-    def __init__(self, of: SqlStore) -> None:
+    def __init__(self, of: Store) -> None:
         super().__init__(of.driver, dialect=of.dialect)
 
     def close(self) -> None:
-        """The driver is the other's; ours are the lanes."""
+        """The driver is the other's; ours are the connections."""
         self._close_connections()
 
     def _again(
-        self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False, unless_blocked: bool = False
+        self,
+        connection: Connection,
+        verb: Callable[[Tx], T],
+        *,
+        alone: bool = False,
+        unless_blocked: bool = False,
     ) -> T:
         fault, self.fault = self.fault, None
         if fault is None:
-            return super()._again(lane, verb, alone=alone, unless_blocked=unless_blocked)
+            return super()._again(connection, verb, alone=alone, unless_blocked=unless_blocked)
         if fault.kind == CUT:
-            super()._again(lane, verb, alone=alone, unless_blocked=unless_blocked)
+            super()._again(connection, verb, alone=alone, unless_blocked=unless_blocked)
             raise DatabaseUnavailable(self.driver.name, "cut off")
         try:
-            return super()._again(lane, lambda tx: verb(_FaultyTx(tx, fault)), alone=alone)
+            return super()._again(connection, lambda tx: verb(_FaultyTx(tx, fault)), alone=alone)
         except Deadlock:
-            return super()._again(lane, verb, alone=alone)
+            return super()._again(connection, verb, alone=alone)
 
 
 class _FaultyTx(Tx):

@@ -19,7 +19,7 @@ import pytest
 from detent.app.deciders import decision_of, enqueuing_of
 from detent.commit.entries import Entry
 from detent.errors import NotADeadLetter
-from detent.execution.bound_decider import DeciderMind, Memory
+from detent.execution.bound_decider import LoadedDecider, Memory
 from detent.execution.drivers import _perform
 from detent.execution.letter import letter as letter_of
 from detent.execution.requests import Commit
@@ -30,7 +30,7 @@ from detent.kernel.rows import Claimed, ExecutionRow, WorkerRow
 from detent.kernel.settle import Outcome
 from detent.stores.batch.apply import Applied
 from detent.stores.driver import rows_to
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.testing import ManualClock, TestingApp
 from tests.conformance.builders import SECOND
 from tests.simulation.clerk import INSTANCES, Clerk, Input, Refused
@@ -69,7 +69,7 @@ class Worker(SimWorker):
     process: Process = field(default=None)  # type: ignore[assignment]
     letters: list[Held] = field(default_factory=list)
 
-    def astray(self, tokens: Iterable[str]) -> None:
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
         lost = set(tokens)
         self.give_back(lost)
         self.process.store.disclaim(self.id, lost)
@@ -89,22 +89,22 @@ class Process:
             migrate=False,
         )
         self.services = self.app.engine.services
-        self.mind: DeciderMind = self.services.mind(Clerk)
-        self.mind.snapshot_every = snapshot_every
-        self.lessor: Worker | None = None
+        self.bound: LoadedDecider = self.services.bound(Clerk)
+        self.bound.snapshot_every = snapshot_every
+        self.slots: Worker | None = None
         committer = self.committer = self.services.committer
-        committer.lessor = lambda: self.lessor
+        committer.slots = lambda: self.slots
         committer.on_commit = self._committed
 
     def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
         self.app.engine._committed(operations, applied)
         for row, run in applied.leased:
-            assert self.lessor is not None
-            assert row.token in self.lessor.lent
-            self.world.begin(self.lessor, claimed_of(row, run))
+            assert self.slots is not None
+            assert row.token in self.slots.lent
+            self.world.begin(self.slots, claimed_of(row, run))
 
     def forget(self) -> None:
-        self.mind._memory = Memory()
+        self.bound._memory = Memory()
 
     def close(self) -> None:
         self.committer.close()
@@ -117,7 +117,7 @@ Answered = tuple[Entry, Held | None]
 class World:
     """The instances, whoever works on them, and what they must come to."""
 
-    def __init__(self, store: SqlStore, *, snapshots: Sequence[int | None] = (2, 3)) -> None:
+    def __init__(self, store: Store, *, snapshots: Sequence[int | None] = (2, 3)) -> None:
         self.store = store
         self.id = f"world-{next(_numbers)}-{random.getrandbits(32):08x}"
         self.clock = ManualClock()
@@ -196,7 +196,7 @@ class World:
     def die(self, worker: Worker, *, suddenly: bool = True) -> None:
         """A worker dies, or leaves; what it would have committed comes too late."""
         late = [held.operation for held in worker.letters if held.operation is not None]
-        worker.process.store.bury(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now, counted=suddenly)
+        worker.process.store.reap(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now, counted=suddenly)
         self.workers.remove(worker)
         for held in worker.letters:
             self._recovered(held)
@@ -264,10 +264,10 @@ class World:
         if fault is not None and fault.kind == BROKEN and isinstance(entries[0].operation, Settle):
             fault = Fault(GONE, fault.statement)  # nobody tries again to settle what broke; a death does
         worker = next(worker for worker in self.workers if worker.process is process)
-        worker.room, process.lessor, process.store.fault = room, worker, fault
+        worker.room, process.slots, process.store.fault = room, worker, fault
         process.committer._commit(entries)
         happened = fault.kind if fault is not None and process.store.fault is None else None
-        worker.room, worker.lent, process.lessor, process.store.fault = 0, {}, None, None
+        worker.room, worker.lent, process.slots, process.store.fault = 0, {}, None, None
         answered = [(entry, held) for entry, (_, held) in zip(entries, planned, strict=True)]
         self._check_answers(answered, happened)
         for entry, held in answered:
@@ -338,7 +338,7 @@ class World:
         try:
             if isinstance(operation, Enqueue):
                 row = operation.input
-                input = self.processes[0].mind.input_of(row.type, row.data or "")
+                input = self.processes[0].bound.input_of(row.type, row.data or "")
                 return model.enqueue(input, row.input_id or "", operation.now)
             if isinstance(operation, Decide) and operation.ends is None:
                 given = operation.inputs[0]
@@ -418,12 +418,12 @@ class World:
 
     def _check_log(self) -> None:
         rows = self.events()
-        mind = self.processes[0].mind
+        bound = self.processes[0].bound
         assert [row.position for row in rows] == list(range(self.first + 1, self._counter() + 1))
         found = [
             Fact(record.instance, record.sequence, record.event, record.cause, row.happened_at)
             for row in rows
-            for record in [mind.recorded(row)]
+            for record in [bound.recorded(row)]
         ]
         assert found == self.model.log
 
@@ -445,9 +445,9 @@ class World:
         assert all(row.worker in alive for row in active if row.state == "executing")
         with self.store._reading() as tx:
             timers = tx.query(tx.sql.deciders.pending_timers, id=self.run_id(id))
-        mind = self.processes[0].mind
+        bound = self.processes[0].bound
         assert {
-            node: (key, due, mind.input_of(job.partition("@")[2], text))
+            node: (key, due, bound.input_of(job.partition("@")[2], text))
             for node, key, job, due, _, _, _, text in timers
         } == {node: (timer.key, timer.due, timer.content) for node, timer in instance.timers.items()}
         run = self.store.run(self.run_id(id))
@@ -459,13 +459,13 @@ class World:
         return place[0] == self.run_id(id) and letter is not None and letter.attempt == place[2]
 
     def _check_inbox(self, id: str) -> None:
-        instance, mind = self.model.instances[id], self.processes[0].mind
+        instance, bound = self.model.instances[id], self.processes[0].bound
         with self.store._reading() as tx:
             statement = tx.driver.adapt("SELECT input_id FROM detent_inputs WHERE run_id = :id")
             known = [row[0] for row in tx.query(statement, id=self.run_id(id))]
         assert sorted(known) == sorted(instance.caused)
         waiting = self.store.pending_inputs(self.run_id(id), limit=MANY)
-        assert {row.input_id: mind.input_of(row.type, row.data or "") for row in waiting} == instance.inbox
+        assert {row.input_id: bound.input_of(row.type, row.data or "") for row in waiting} == instance.inbox
         assert [row.input_id for row in waiting] == list(instance.inbox)
         assert not instance.inbox or INBOX in instance.letters or INBOX in instance.dead
 
@@ -474,17 +474,17 @@ class World:
         rows = self.store.events(run)
         assert [row.sequence for row in rows] == list(range(1, instance.sequence + 1))
         for process in self.processes:
-            mind = process.mind
-            assert mind.fold(mind.initial(), rows) == instance.state
-            assert self.store.instance_state(run, mind) == instance.state
-            remembered = mind._memory._states.get(run)
+            bound = process.bound
+            assert bound.fold(bound.initial(), rows) == instance.state
+            assert self.store.instance_state(run, bound) == instance.state
+            remembered = bound._memory._states.get(run)
             if remembered is not None:
-                assert remembered[1] == mind.fold(mind.initial(), rows[: remembered[0]])
+                assert remembered[1] == bound.fold(bound.initial(), rows[: remembered[0]])
         with self.store._reading() as tx:
             found = tx.query(tx.sql.deciders.snapshots, rows=msgspec.json.encode([{"id": run}]).decode())
         for _, sequence, _, body, _ in found:
-            mind = self.processes[0].mind
-            assert mind.thawed(body) == mind.fold(mind.initial(), rows[:sequence])
+            bound = self.processes[0].bound
+            assert bound.thawed(body) == bound.fold(bound.initial(), rows[:sequence])
 
     # -- The end -----------------------------------------------------------------------------------
 
@@ -507,7 +507,7 @@ class World:
             raise AssertionError("it does not come to rest")
         self._check_handled()
         for worker in self.workers:
-            self.store.bury(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now)
+            self.store.reap(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now)
 
     def close(self) -> None:
         for process in self.processes:

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW
 from tests.conftest import MySQLAdmin, PostgresAdmin
 
@@ -17,7 +17,7 @@ pytest.register_assert_rewrite(
 
 
 @pytest.fixture(scope="module")
-def memory() -> Iterator[SqlStore]:
+def memory() -> Iterator[Store]:
     store = open_store("sqlite:///:memory:")
     store.migrate(now=NOW)
     yield store
@@ -25,13 +25,13 @@ def memory() -> Iterator[SqlStore]:
 
 
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
-def server(request: pytest.FixtureRequest) -> Iterator[SqlStore]:
+def server(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A store on a server."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     yield from _on_a_server(url, request.getfixturevalue(f"_{request.param}"))
 
 
-def _on_a_server(server: str, admin: PostgresAdmin | MySQLAdmin) -> Iterator[SqlStore]:
+def _on_a_server(server: str, admin: PostgresAdmin | MySQLAdmin) -> Iterator[Store]:
     name = f"detent_{uuid4().hex[:12]}"
     admin.create(name)
     store = open_store(urlsplit(server)._replace(path=f"/{name}").geturl())

@@ -59,10 +59,10 @@ class Fate:
             return
         chosen = [chance.choice(held) for _ in range(chance.randint(1, 4))]
         ends = [(*one, chance.choice(outcomes), chance.choice([0, 0, 5 * SECOND])) for one in chosen]
-        lessor = chance.choice([None, *world.workers])
-        if lessor is not None:
-            lessor.room = chance.randint(0, 3)
-        operations = world.settle(ends, lessor)
+        slots = chance.choice([None, *world.workers])
+        if slots is not None:
+            slots.room = chance.randint(0, 3)
+        operations = world.settle(ends, slots)
         if chance.random() < 0.2:
             world.again(operations)
 

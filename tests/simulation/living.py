@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from detent.kernel.graph import Document, Graph
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.simulation.fate import Fate
 from tests.simulation.world import World
 
@@ -39,7 +39,7 @@ seeds = st.integers(0, 2**32)
 
 
 def play(
-    store: SqlStore,
+    store: Store,
     graph: Document | Graph,
     seed: int,
     *,
@@ -55,7 +55,7 @@ def play(
 class Life(RuleBasedStateMachine):
     """The life of a run: whatever happened, at last it is brought to its end."""
 
-    store: SqlStore
+    store: Store
     fate: Fate
 
     def begun(self, graph: Document | Graph) -> None:
@@ -110,7 +110,7 @@ class Life(RuleBasedStateMachine):
             self.world.bring_to_its_end()
 
 
-def live(life: type[Life], store: SqlStore, how: settings) -> None:
+def live(life: type[Life], store: Store, how: settings) -> None:
     """Play that life many times over."""
     here: type[Life] = type(life.__name__, (life,), {"store": store})
     run_state_machine_as_test(here, settings=how)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from detent.kernel.operations import Operation
 from detent.stores.open import open_store
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.conformance.builders import NOW
 from tests.simulation.clerk import PATIENT, Do, inputs
 from tests.simulation.clerk_faults import BROKEN, BUSY, CUT, GONE, Fault
@@ -41,7 +41,7 @@ snapshots = st.sampled_from([1, 2, 3, None])
 class Life(RuleBasedStateMachine):
     """Two processes, two workers, two instances."""
 
-    store: SqlStore
+    store: Store
     world: World
 
     @initialize(first=snapshots, second=snapshots)
@@ -115,7 +115,7 @@ class Life(RuleBasedStateMachine):
                 self.world.close()
 
 
-def live(store: SqlStore, how: settings) -> None:
+def live(store: Store, how: settings) -> None:
     here: type[Life] = type("Life", (Life,), {"store": store})
     run_state_machine_as_test(here, settings=how)
 
@@ -132,26 +132,26 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'detent.db'}")
     store.migrate(now=NOW)
     yield store
     store.close()
 
 
-def test_whatever_happens_instances_come_to_what_the_model_says(memory: SqlStore) -> None:
+def test_whatever_happens_instances_come_to_what_the_model_says(memory: Store) -> None:
     live(memory, settings(LIGHT, max_examples=60))
 
 
-def test_it_is_the_same_in_a_file(file: SqlStore) -> None:
+def test_it_is_the_same_in_a_file(file: Store) -> None:
     live(file, FEW)
 
 
-def test_it_is_the_same_on_servers(server: SqlStore) -> None:
+def test_it_is_the_same_on_servers(server: Store) -> None:
     live(server, settings(FEW, max_examples=8))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_whatever_happens_for_minutes(memory: SqlStore) -> None:
+def test_whatever_happens_for_minutes(memory: Store) -> None:
     live(memory, DEEP)

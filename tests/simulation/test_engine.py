@@ -21,9 +21,9 @@ from detent.commit.entries import Entry
 from detent.execution import bodies, services
 from detent.execution.order import Turns
 from detent.execution.services import Loop
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.worker import heartbeat
-from detent.worker.heartbeat import Heart
+from detent.worker.heartbeat import Heartbeat
 from detent.worker.worker import Worker
 from tests.simulation.engine.faults import Faults
 from tests.simulation.engine.world import World, simulate
@@ -118,10 +118,10 @@ def in_any_order(init: Callable[..., None]) -> Callable[..., None]:
     return reversed_init
 
 
-def bury_anyway(bury: Callable[..., Any]) -> Callable[..., Any]:
-    def without_a_second_look(store: SqlStore, worker: str, **options: Any) -> Any:
+def reap_anyway(reap: Callable[..., Any]) -> Callable[..., Any]:
+    def without_a_second_look(store: Store, worker: str, **options: Any) -> Any:
         options.pop("unless_renewed", None)
-        return bury(store, worker, **options)
+        return reap(store, worker, **options)
 
     return without_a_second_look
 
@@ -132,20 +132,20 @@ DEATHS = Faults(crash=0.01, stop=0.01, preempt=0.02)
 # What is broken on purpose, the faults that bring it to light, and how the finding reads.
 BROKEN: dict[str, tuple[list[Any], Faults, str]] = {
     "nobody rescues the work of the dead": (
-        [mock.patch.object(Heart, "_rescue", return_value=None)],
+        [mock.patch.object(Heartbeat, "_rescue", return_value=None)],
         Faults(crash=0.01),
         "did not finish|nobody runs it",
     ),
     "a worker is declared dead at once": (
         [
             mock.patch.object(heartbeat, "SUSPECTED", -1.0),
-            mock.patch.object(SqlStore, "bury", bury_anyway(SqlStore.bury)),
+            mock.patch.object(Store, "reap", reap_anyway(Store.reap)),
         ],
         Faults(lost_lock=0.4),
         "lives, and its work was given to others",
     ),
     "leases are not renewed": (
-        [mock.patch.object(SqlStore, "renew", return_value=True)],
+        [mock.patch.object(Store, "renew", return_value=True)],
         Faults(slow=0.02),
         "lives, and its work was given to others",
     ),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from detent.kernel.graph import Document, Graph
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from tests.simulation.living import DEEP, FEW, LIGHT, Life, live, play, seeds
 from tests.simulation.shapes import classes, documents
 
@@ -38,40 +38,38 @@ class ClassLife(Life):
 @settings(LIGHT)
 @given(graph=classes(), news=versions, seed=seeds, fatal=st.booleans())
 def test_a_run_comes_to_its_end_by_the_code_of_today(
-    memory: SqlStore, graph: Graph, news: list[Graph], seed: int, fatal: bool
+    memory: Store, graph: Graph, news: list[Graph], seed: int, fatal: bool
 ) -> None:
     play(memory, graph, seed, news=news, fatal=fatal)
 
 
-def test_a_life_of_any_deploys_comes_to_its_end(memory: SqlStore) -> None:
+def test_a_life_of_any_deploys_comes_to_its_end(memory: Store) -> None:
     live(ClassLife, memory, LIGHT)
 
 
 @settings(LIGHT)
 @given(document=documents(), news=repairs, seed=seeds)
 def test_a_run_comes_to_its_end_by_a_graph_that_was_replaced(
-    memory: SqlStore, document: Document, news: list[Document], seed: int
+    memory: Store, document: Document, news: list[Document], seed: int
 ) -> None:
     play(memory, document, seed, news=news)
 
 
 @settings(FEW)
 @given(graph=classes(), news=versions, seed=seeds)
-def test_it_is_the_same_on_servers(server: SqlStore, graph: Graph, news: list[Graph], seed: int) -> None:
+def test_it_is_the_same_on_servers(server: Store, graph: Graph, news: list[Graph], seed: int) -> None:
     play(server, graph, seed, news=news)
 
 
 @pytest.mark.soak
 @settings(DEEP)
 @given(graph=classes(), news=versions, seed=seeds, fatal=st.booleans())
-def test_deploys_for_minutes(
-    memory: SqlStore, graph: Graph, news: list[Graph], seed: int, fatal: bool
-) -> None:
+def test_deploys_for_minutes(memory: Store, graph: Graph, news: list[Graph], seed: int, fatal: bool) -> None:
     play(memory, graph, seed, news=news, fatal=fatal)
 
 
 @pytest.mark.soak
 @settings(DEEP)
 @given(document=documents(), news=repairs, seed=seeds)
-def test_repairs_for_minutes(memory: SqlStore, document: Document, news: list[Document], seed: int) -> None:
+def test_repairs_for_minutes(memory: Store, document: Document, news: list[Document], seed: int) -> None:
     play(memory, document, seed, news=news)

@@ -16,7 +16,7 @@ from detent.errors import InvalidState, NodeNotFound, StepNotDefined
 from detent.execution.new_runs import Terms, _opened
 from detent.execution.run_graphs import Values, claimed_of_row
 from detent.execution.spawn import claimed_of
-from detent.kernel.advance import Course
+from detent.kernel.advance import RunGraph
 from detent.kernel.ancestry import verify
 from detent.kernel.graph import AWAIT_JOB, RESULT, SPREAD, Document, Graph, structure_text
 from detent.kernel.operations import Park, Settle, Settled, Verdict
@@ -24,7 +24,7 @@ from detent.kernel.rows import Claimed, ExecutionRow, Lease, NewRun, RunRow, Wor
 from detent.kernel.settle import Ending, Outcome, settle
 from detent.serialization.codec import Codec
 from detent.stores.batch.graphs import MustGoAlone
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 from detent.stores.verbs.graphs import parts
 from tests.conformance.builders import NOW, SECOND, key_of
 from tests.simulation.shapes import COUNT, LIST, compiled, expected, perform
@@ -61,7 +61,7 @@ class SimWorker:
     jobs: tuple[str, ...] = ()
     lent: dict[str, None] = field(default_factory=dict)
 
-    # As a Lessor
+    # As a Slots
 
     def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
         if self.room <= 0 or job not in self.jobs:
@@ -76,14 +76,14 @@ class SimWorker:
             self.room += 1
             del self.lent[token]
 
-    def astray(self, tokens: Iterable[str]) -> None:
-        raise AssertionError("nothing goes astray here")
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
+        raise AssertionError("nothing goes unconfirmed here")
 
 
 class World:
     """One run, and all who work on it."""
 
-    def __init__(self, store: SqlStore, graph: Document | Graph, *, workers: int = 3) -> None:
+    def __init__(self, store: Store, graph: Document | Graph, *, workers: int = 3) -> None:
         self.store = store
         self.now = NOW
         self.id = f"run-{next(_numbers)}-{random.getrandbits(32):08x}"
@@ -161,20 +161,20 @@ class World:
         assert claimed.run_id == self.id
         assert claimed.node not in self.ran, f"{claimed.node} had completed"
         if self.methods and claimed.frozen_at is None:
-            course = self.course(claimed, worker)
-            if claimed.signature != course.graph.signature and not self.store.reconcile(
-                self.id, course=course, now=self.now, mine=claimed.node
+            run_graph = self.run_graph(claimed, worker)
+            if claimed.signature != run_graph.graph.signature and not self.store.reconcile(
+                self.id, run_graph=run_graph, now=self.now, mine=claimed.node
             ):
                 return False
         worker.held.append(claimed)
         return True
 
-    def course(self, claimed: Claimed, worker: SimWorker | None = None) -> Course:
+    def run_graph(self, claimed: Claimed, worker: SimWorker | None = None) -> RunGraph:
         graph = self.graph if worker is None or worker.graph is None or not self.methods else worker.graph
-        return Course(graph=graph, values=self.values, claimed=claimed, methods=self.methods)
+        return RunGraph(graph=graph, values=self.values, claimed=claimed, methods=self.methods)
 
-    def operators_course(self) -> Course:
-        return self.course(claimed_of_row(self.run))
+    def operators_run_graph(self) -> RunGraph:
+        return self.run_graph(claimed_of_row(self.run))
 
     def settling(self, worker: SimWorker, claimed: Claimed, outcome: Outcome, wait: int = 0) -> Settle:
         result = None
@@ -189,17 +189,17 @@ class World:
             token=claimed.token,
             now=self.now,
             plan=settle(claimed, ending),
-            course=self.course(claimed, worker),
+            run_graph=self.run_graph(claimed, worker),
         )
 
     def settle(
-        self, ends: Sequence[tuple[SimWorker, Claimed, Outcome, int]], lessor: SimWorker | None = None
+        self, ends: Sequence[tuple[SimWorker, Claimed, Outcome, int]], slots: SimWorker | None = None
     ) -> list[Settle]:
         """Settle these in one batch; twice in it or not."""
         operations = [
             self.settling(worker, claimed, outcome, wait) for worker, claimed, outcome, wait in ends
         ]
-        answers = self.commit(operations, lessor)
+        answers = self.commit(operations, slots)
         settled: set[tuple[str, int]] = set()
         for (worker, claimed, outcome, _), answer in zip(ends, answers, strict=True):
             known = (claimed.node, claimed.attempt) in settled or claimed not in worker.held
@@ -218,20 +218,20 @@ class World:
         if outcome is Outcome.FINISHED_BY_FLOW_CONTROL and answer.ended is not None:
             self.finished_early = True
 
-    def commit(self, operations: Sequence[Any], lessor: SimWorker | None = None) -> list[Any]:
+    def commit(self, operations: Sequence[Any], slots: SimWorker | None = None) -> list[Any]:
         """As the committer does it: together, and one by one where one has to go alone."""
         try:
-            applied = self.store.apply(operations, lessor=lessor)
+            applied = self.store.apply(operations, slots=slots)
         except MustGoAlone:
             assert len(operations) > 1
-            return [answer for operation in operations for answer in self.commit([operation], lessor)]
-        if lessor is not None:
+            return [answer for operation in operations for answer in self.commit([operation], slots)]
+        if slots is not None:
             for row, parent in applied.leased:
                 claimed = claimed_of(row, parent)
-                assert claimed.token in lessor.lent
+                assert claimed.token in slots.lent
                 assert self.run.state == "ready", "nothing new begins in a run that is not"
-                assert self._begin(lessor, claimed) or self.methods
-            lessor.room, lessor.lent = 0, {}
+                assert self._begin(slots, claimed) or self.methods
+            slots.room, slots.lent = 0, {}
         else:
             assert not applied.leased
         return applied.answers
@@ -264,7 +264,7 @@ class World:
     def die(self, worker: SimWorker) -> list[Settle]:
         """A worker dies; what it would have settled comes too late."""
         late = [self.settling(worker, claimed, Outcome.SUCCESS) for claimed in worker.held]
-        self.store.bury(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now)
+        self.store.reap(worker.id, max_recoveries=MAX_RECOVERIES, now=self.now)
         self.workers.remove(worker)
         worker.held = []
         return late
@@ -286,18 +286,22 @@ class World:
             self.operator_paused = True
 
     def resume(self) -> None:
-        if self.tried(lambda: self.store.resume(self.id, now=self.now, course=self.operators_course())):
+        if self.tried(lambda: self.store.resume(self.id, now=self.now, run_graph=self.operators_run_graph())):
             self.operator_paused = False
 
     def cancel(self) -> None:
         self.tried(lambda: self.store.cancel(self.id, reason=None, now=self.now))
 
     def skip(self, node: str) -> None:
-        if self.tried(lambda: self.store.skip(self.id, node, course=self.operators_course(), now=self.now)):
+        if self.tried(
+            lambda: self.store.skip(self.id, node, run_graph=self.operators_run_graph(), now=self.now)
+        ):
             self.ran[node] = self.ran.get(node, 0) + 1
 
     def reattempt(self, node: str) -> None:
-        self.tried(lambda: self.store.reattempt(self.id, node, course=self.operators_course(), now=self.now))
+        self.tried(
+            lambda: self.store.reattempt(self.id, node, run_graph=self.operators_run_graph(), now=self.now)
+        )
 
     def tick(self, seconds: int = 10) -> None:
         self.now += seconds * SECOND
@@ -314,7 +318,7 @@ class World:
     def look_after(self) -> None:
         """What a worker does beside its work: heal the runs of its classes, pause what nobody can execute."""
         for run in self.store.outdated(self.type, self.graph.signature):
-            self.store.reconcile(run, course=self.operators_course(), now=self.now)
+            self.store.reconcile(run, run_graph=self.operators_run_graph(), now=self.now)
         for run, node, _, _ in self.store.unknown_jobs(before=self.now):
             if run == self.id:
                 error = stored_error(StepNotDefined(run, self.type, node))
@@ -325,8 +329,8 @@ class World:
         graph, text = compiled(document)
 
         def act() -> None:
-            course = msgspec.structs.replace(self.operators_course(), graph=graph)
-            self.store.replace_graph(self.id, text, course=course, now=self.now)
+            run_graph = msgspec.structs.replace(self.operators_run_graph(), graph=graph)
+            self.store.replace_graph(self.id, text, run_graph=run_graph, now=self.now)
 
         if self.tried(act):
             self.healed, self.graph = True, graph

@@ -471,13 +471,13 @@ def test_leases_whose_delivery_failed_are_reported_to_the_worker() -> None:
     class Worker:
         id = "w"
 
-        def astray(self, tokens: Iterable[str]) -> None:
+        def unconfirmed(self, tokens: Iterable[str]) -> None:
             lost.extend(tokens)
 
     def fail(operations: Sequence[Operation], applied: Applied) -> None:
         raise RuntimeError("no more threads")
 
-    with opened(Leasing(), on_commit=fail, lessor=Worker) as committer:
+    with opened(Leasing(), on_commit=fail, slots=Worker) as committer:
         assert committer.run(record("one")) == "one is done"
     assert lost == ["t7"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from detent.definitions.deciders import plan_decider
-from detent.execution.bound_decider import DeciderMind
+from detent.execution.bound_decider import LoadedDecider
 from detent.kernel.decide import EventRow
 from detent.kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
 from detent.serialization.codec import Codec
@@ -109,7 +109,7 @@ ROWS = [
 def trace() -> Trace:
     plan = plan_decider(Order)
     assert plan is not None
-    return Trace(DeciderMind(plan, Codec(), "default"))
+    return Trace(LoadedDecider(plan, Codec(), "default"))
 
 
 def followed(*pages: list[EventRow]) -> Iterator[HistoryStep]:

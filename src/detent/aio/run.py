@@ -13,7 +13,7 @@ from ..app.engine import Engine
 from ..app.graphs import NodeState
 from ..app.listing import Filters, RunQueries, Walk, find_runs
 from ..app.outcomes import end_for_body
-from ..app.views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from ..app.views import Execution, HistoryEvent, RunFacts, ended_row, executions_of, history_of
 from ..app.waiters import found
 from ..arguments import check_message, check_text, check_timeout
 from ..clock import span_micros
@@ -159,7 +159,7 @@ class AsyncRun(RunFacts, Generic[R]):
     async def executions(self) -> list[Execution]:
         return await in_thread(lambda: executions_of(self._engine, self.id))
 
-    async def history(self) -> list[Happening]:
+    async def history(self) -> list[HistoryEvent]:
         return await in_thread(lambda: history_of(self._engine, self._row))
 
 

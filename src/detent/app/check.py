@@ -74,9 +74,9 @@ def check_run(engine: Engine, row: RunRow) -> Checked:
 
 def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
     """Whether this code can read all events of an instance, and knows what it still has to do."""
-    mind = engine.services.mind(row.type)
+    bound = engine.services.bound(row.type)
     try:
-        mind.fold(mind.initial(), engine.store.events(row.id))
+        bound.fold(bound.initial(), engine.store.events(row.id))
     except DetentError:
         raise
     except Exception as error:
@@ -90,7 +90,7 @@ def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
 
 
 def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
-    graph = engine.services.courses.of_row(row).graph
+    graph = engine.services.run_graphs.of_row(row).graph
     past = _past(engine, row.id)
     plan = engine.registry.plan(row.type)
     lost = [node for node, latest in past.items() if node not in plan.nodes and _to_come(latest)]
@@ -120,7 +120,7 @@ def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
 
 
 def _graph(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
-    graph = engine.services.courses.of_row(row).graph
+    graph = engine.services.run_graphs.of_row(row).graph
     past = _past(engine, row.id)
     moment = from_micros(row.frozen_at or row.created_at).isoformat()
     missing = [

@@ -9,12 +9,12 @@ from ..arguments import check_message, check_node, check_reason
 from ..clock import Clock
 from ..execution.services import Services
 from ..ids import uuid7
-from ..kernel.advance import Course
+from ..kernel.advance import RunGraph
 from ..kernel.decide import DECIDER
 from ..kernel.operations import Send
 from ..kernel.rows import RunEnd, RunRow, RunState
 from ..observe import Observer
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..worker.worker import Worker
 from .attributes import checked_changes
 from .reports import Reporter
@@ -24,7 +24,7 @@ from .waiters import Waiters
 class Control:
     """The part of the engine that controls runs."""
 
-    store: SqlStore
+    store: Store
     clock: Clock
     worker: Worker | None
     waiters: Waiters
@@ -63,13 +63,13 @@ class Control:
 
     def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:
         self.store.refuse_inside("run.resume()")
-        course = self.course(run_id)
+        run_graph = self.run_graph(run_id)
         self._control(
-            lambda now: self.store.resume(run_id, now=now, course=course, accept_drift=accept_drift)
+            lambda now: self.store.resume(run_id, now=now, run_graph=run_graph, accept_drift=accept_drift)
         )
         self._poke()
         row = self.store.run(run_id)
-        if accept_drift and course is None and self.observer.active:
+        if accept_drift and run_graph is None and self.observer.active:
             self._reporter.accepted(run_id, row.type, row.queue)
         return row
 
@@ -89,9 +89,9 @@ class Control:
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
             return self.row(run_id)
-        course = self.course(run_id)
-        id = _node_id(course, node)
-        self._control(lambda now: self.store.skip(run_id, id, course=course, now=now))
+        run_graph = self.run_graph(run_id)
+        id = _node_id(run_graph, node)
+        self._control(lambda now: self.store.skip(run_id, id, run_graph=run_graph, now=now))
         self._poke()
         return self.store.run(run_id)
 
@@ -101,16 +101,16 @@ class Control:
         if self.row(run_id).kind == DECIDER:
             self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
             return self.row(run_id)
-        course = self.course(run_id)
-        id = _node_id(course, node)
-        self._control(lambda now: self.store.reattempt(run_id, id, course=course, now=now))
+        run_graph = self.run_graph(run_id)
+        id = _node_id(run_graph, node)
+        self._control(lambda now: self.store.reattempt(run_id, id, run_graph=run_graph, now=now))
         self._poke()
         return self.store.run(run_id)
 
-    def course(self, run_id: str) -> Course | None:
+    def run_graph(self, run_id: str) -> RunGraph | None:
         """By what graph a run goes on; None for a durable function."""
         row = self.row(run_id)
-        return None if row.kind in ("function", DECIDER) else self.services.courses.of_row(row)
+        return None if row.kind in ("function", DECIDER) else self.services.run_graphs.of_row(row)
 
     def control(self, verb: Callable[[int], Any]) -> Any:
         """Do it, patiently, and let our worker look for what it may have made ready."""
@@ -142,6 +142,6 @@ class Control:
         return self.store.run(run_id)
 
 
-def _node_id(course: Course | None, node: str) -> str:
+def _node_id(run_graph: RunGraph | None, node: str) -> str:
     """The id of a node that somebody names by id or by name; of one that is gone, what they say."""
-    return node if course is None else course.graph.find(node) or node
+    return node if run_graph is None else run_graph.graph.find(node) or node

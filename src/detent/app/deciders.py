@@ -14,7 +14,7 @@ from ..definitions.deciders import Decider, DeciderPlan, inbox_job, is_decider
 from ..definitions.decisions import Recorded
 from ..definitions.functions import Step
 from ..errors import ConfigurationError, InvalidInput, InvalidState
-from ..execution.bound_decider import DeciderMind
+from ..execution.bound_decider import LoadedDecider
 from ..ids import turn_id, uuid7
 from ..kernel.decide import Decide, Decided, Enqueue, Enqueued, Given, InputState, NewInput
 from ..serialization.codec import Codec
@@ -31,7 +31,7 @@ def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None
     step = current_step()
     if input_id is None and step is not None:
         input_id = step.next_start_id()  # another attempt at the step gives the same input
-    return _decide(engine, engine.services.mind(decider), input, input_id)
+    return _decide(engine, engine.services.bound(decider), input, input_id)
 
 
 def starts_instance(engine: Engine, definition: Any) -> bool:
@@ -62,12 +62,12 @@ def only_id(options: Options) -> str | None:
 
 def dynamic_input(engine: Engine, decider: str, payload: Mapping[str, Any]) -> Any:
     """The input that a plain mapping describes."""
-    return engine.services.mind(decider).dynamic(payload)
+    return engine.services.bound(decider).dynamic(payload)
 
 
-def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None) -> Decide:
-    name, text, known = _looked_at(mind, input, input_id)
-    instance = mind.plan.instance(known)
+def _decide(engine: Engine, bound: LoadedDecider, input: Any, input_id: str | None) -> Decide:
+    name, text, known = _looked_at(bound, input, input_id)
+    instance = bound.plan.instance(known)
     given = Given(
         input=known,
         type=name,
@@ -76,22 +76,22 @@ def _decide(engine: Engine, mind: DeciderMind, input: Any, input_id: str | None)
         input_id=input_id,
     )
     return Decide(
-        mind=mind,
-        run_id=mind.plan.run_id(instance),
+        bound=bound,
+        run_id=bound.plan.run_id(instance),
         instance=instance,
         inputs=[given],
         now=engine.clock.now(),
     )
 
 
-def _looked_at(mind: DeciderMind, input: Any, input_id: str | None) -> tuple[str, str, Any]:
+def _looked_at(bound: LoadedDecider, input: Any, input_id: str | None) -> tuple[str, str, Any]:
     """An input's kind, its stored form, and how that is read back: the first time is like every other."""
     id: Any = input_id
     if id is not None and not (isinstance(id, str) and id):
-        raise InvalidInput(mind.name, f"input_id={id!r:.80}", "an id is a text that is not empty")
-    name = mind.plan.input_name(input)
-    text = mind.encode_input(input)
-    return name, text, mind.input_of(name, text)
+        raise InvalidInput(bound.name, f"input_id={id!r:.80}", "an id is a text that is not empty")
+    name = bound.plan.input_name(input)
+    text = bound.encode_input(input)
+    return name, text, bound.input_of(name, text)
 
 
 def _turn_of(input_id: str) -> str:
@@ -109,11 +109,11 @@ def enqueuing_of(
     if input_id is None:
         # An id of its own in any case: it tells whether a commit that was cut off went through.
         input_id = uuid7() if step is None else step.next_start_id()
-    mind = engine.services.mind(decider)
-    name, text, known = _looked_at(mind, input, input_id)
-    instance = mind.plan.instance(known)
+    bound = engine.services.bound(decider)
+    name, text, known = _looked_at(bound, input, input_id)
+    instance = bound.plan.instance(known)
     row = NewInput(
-        run_id=mind.plan.run_id(instance),
+        run_id=bound.plan.run_id(instance),
         input_id=input_id,
         type=name,
         data=text,
@@ -121,11 +121,11 @@ def enqueuing_of(
         received_at=engine.clock.now(),
     )
     return Enqueue(
-        mind=mind,
+        bound=bound,
         run_id=row.run_id,
         instance=instance,
         input=row,
-        job=inbox_job(mind.name),
+        job=inbox_job(bound.name),
         now=row.received_at,
     )
 
@@ -138,7 +138,7 @@ def may_be_repeated(answer: Decided, input_id: str | None) -> bool:
 def decided_before(engine: Engine, operation: Decide) -> list[Any]:
     """The events of an input that was given before."""
     rows = engine.store.events_of_turn(operation.run_id, operation.inputs[0].turn)
-    return list(operation.mind.read(rows))
+    return list(operation.bound.read(rows))
 
 
 # A workflow that executes or enqueues an input does so as a step: recorded, and once.
@@ -154,12 +154,12 @@ def call_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_id: 
     codec = Codec()
 
     def execute(ctx: Context, input: str, data: Any, id: str | None) -> list[ExecutedEvent]:
-        mind = engine.services.mind(plan.name)
-        op = _decide(engine, mind, _read_back(engine, mind, input, data), id or ctx.next_start_id())
+        bound = engine.services.bound(plan.name)
+        op = _decide(engine, bound, _read_back(engine, bound, input, data), id or ctx.next_start_id())
         answer: Decided = engine.services.committer.run(op)
         return [
             ExecutedEvent(
-                mind.plan.names[type(event)],
+                bound.plan.names[type(event)],
                 msgspec.json.decode(codec.encode(event, "an event", type(event))),
             )
             for event in answer.events or decided_before(engine, op)
@@ -173,8 +173,8 @@ def enqueue_in(frame: Frame, engine: Engine, decider: Asked, input: Any, input_i
     """The routine by which a workflow's own code enqueues an input."""
 
     def enqueue(ctx: Context, input: str, data: Any, id: str | None) -> bool:
-        mind = engine.services.mind(plan.name)
-        known = _read_back(engine, mind, input, data)
+        bound = engine.services.bound(plan.name)
+        known = _read_back(engine, bound, input, data)
         op = enqueuing_of(engine, plan.name, known, id or ctx.next_start_id())
         answer: Enqueued = engine.services.committer.run(op)
         return answer.created or id is None
@@ -189,8 +189,8 @@ def _plain(plan: DeciderPlan, input: Any) -> tuple[str, Any]:
     return name, msgspec.json.decode(Codec().encode(input, f"input {name}"))
 
 
-def _read_back(engine: Engine, mind: DeciderMind, name: str, data: Any) -> Any:
-    return mind.input_of(name, engine.services.codec.encode(data, "an input"))
+def _read_back(engine: Engine, bound: LoadedDecider, name: str, data: Any) -> Any:
+    return bound.input_of(name, engine.services.codec.encode(data, "an input"))
 
 
 def events_of(engine: Engine, decider: Asked, recorded: list[ExecutedEvent]) -> list[Any]:
@@ -211,20 +211,20 @@ def recorded_events(
 ) -> list[Recorded[Any]]:
     """What stands in the store of an instance, in order."""
     ask_database("the events of an instance")
-    mind = engine.services.mind(decider)
+    bound = engine.services.bound(decider)
     for called, number, least in (("after", after, 0), ("limit", limit, 1)):
         if number is not None and (type(number) is not int or number < least):
             raise ConfigurationError(f"{called}={number!r}: must be a whole number, {least} or more")
-    rows = engine.store.events(mind.plan.run_id(str(instance)), after=after, limit=limit or LATEST)
-    return [mind.recorded(row) for row in rows]
+    rows = engine.store.events(bound.plan.run_id(str(instance)), after=after, limit=limit or LATEST)
+    return [bound.recorded(row) for row in rows]
 
 
 def state_at(engine: Engine, decider: Asked, instance: str, sequence: int | None) -> Any:
     """The state after an event; without a number, as it is now."""
     ask_database("the state of an instance")
-    mind = engine.services.mind(decider)
-    run_id = mind.plan.run_id(str(instance))
+    bound = engine.services.bound(decider)
+    run_id = bound.plan.run_id(str(instance))
     engine.row(run_id)  # raises where there is none
     if sequence is not None and sequence < 0:
         raise InvalidState("read the state of", run_id, f"at event {sequence}", "events are counted from 1")
-    return engine.store.instance_state(run_id, mind, upto=sequence)
+    return engine.store.instance_state(run_id, bound, upto=sequence)

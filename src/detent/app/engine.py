@@ -37,7 +37,7 @@ from ..serialization.codec import Codec
 from ..stores.batch.apply import Applied
 from ..stores.driver import Trouble
 from ..stores.open import open_store, refuse_missing_folder
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..worker.worker import Worker
 from .attributes import with_attributes
 from .control import Control
@@ -60,7 +60,7 @@ class Engine(Control):
     """One app's machinery.  Opens when it is first needed, with a worker when asked."""
 
     def __init__(
-        self, url: str, include: Iterable[Any], settings: Settings, store: SqlStore | None = None
+        self, url: str, include: Iterable[Any], settings: Settings, store: Store | None = None
     ) -> None:
         self.url = checked_url(url)
         self.settings = settings
@@ -250,7 +250,7 @@ class Engine(Control):
             self.store,
             patience=self.settings.patience.total_seconds(),
             helpers_wanted=lambda: self.worker is None or self.worker.saturated(),
-            lessor=lambda: self.worker,
+            slots=lambda: self.worker,
             on_commit=self._committed,
             observer=self.observer,
         )
@@ -297,8 +297,8 @@ class Engine(Control):
         ends += applied.decided.ends.items()
         if ends:
             self.waiters.ended(ends)
-        for mind, run_id, sequence, state in applied.decided.states:
-            mind.remember(run_id, sequence, state)
+        for bound, run_id, sequence, state in applied.decided.states:
+            bound.remember(run_id, sequence, state)
         if applied.leased and self.worker is not None:
             self.worker.deliver([claimed_of(row, run) for row, run in applied.leased])
         if applied.made_ready and self.worker is not None:
@@ -372,10 +372,10 @@ class Engine(Control):
         local = self.services.local
         if local is not None:
             for run_id in created & start.compiled.keys():
-                self.services.courses.keep(run_id, start.compiled[run_id])
+                self.services.run_graphs.keep(run_id, start.compiled[run_id])
             local.give_back(tokens_of(leased) - tokens_of(mine))
             if answers is None:  # unknown whether it was committed, where the database was lost
-                local.astray(tokens_of(leased))
+                local.unconfirmed(tokens_of(leased))
             runs = {run.id: run for run in start.runs}
             local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
         if answers is None:

@@ -38,7 +38,7 @@ def export(engine: Engine, row: RunRow) -> dict[str, Any]:
     }
 
 
-class _Happening(msgspec.Struct):
+class _HistoryEvent(msgspec.Struct):
     happened_at: int
     event: str
     detail: str
@@ -48,7 +48,7 @@ class _Export(msgspec.Struct):
     exported_at: datetime
     run: RunRow
     journal: list[Step]
-    history: list[_Happening] = []
+    history: list[_HistoryEvent] = []
 
 
 def read_export(source: str, document: Any) -> Recording:

@@ -13,21 +13,21 @@ import msgspec
 from ..errors import NodeNotFound
 from ..execution.run_graphs import claimed_of_row
 from ..execution.services import Services
-from ..kernel.advance import Advance, Course, Record
+from ..kernel.advance import Advance, Record, RunGraph
 from ..kernel.ancestry import ancestry_hash
 from ..kernel.fork import is_canceled, kept_for_fork
 from ..kernel.graph import Graph, split_item
 from ..kernel.heal import Past, heal
 from ..kernel.operations import Start
 from ..kernel.rows import MAIN, EndedExecution, ExecutionRow, NewRun, Readiness, RunRow, Step
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..stores.verbs.cancel import PARENT_CANCELED
 from ..stores.verbs.graphs import parts
 from .settings import Options
 from .starting import fork_row, fresh_row
 
 
-def kept_of(store: SqlStore, row: RunRow, from_step: str | None) -> list[Step]:
+def kept_of(store: Store, row: RunRow, from_step: str | None) -> list[Step]:
     """What a fork of a durable function keeps of its journal."""
     mains = [execution for execution in store.executions(row.id) if execution.node == MAIN]
     # The journal is read last: so it has all compensations of a run whose function has ended.
@@ -37,7 +37,7 @@ def kept_of(store: SqlStore, row: RunRow, from_step: str | None) -> list[Step]:
     return kept_for_fork(row, steps, mains, from_step, canceled_with=with_parent)
 
 
-def _canceled_with_parent(store: SqlStore, child: str) -> bool:
+def _canceled_with_parent(store: Store, child: str) -> bool:
     return any(
         event == "canceled" and msgspec.json.decode(detail) == {"reason": PARENT_CANCELED}
         for _, event, detail in store.history(child)
@@ -47,10 +47,10 @@ def _canceled_with_parent(store: SqlStore, child: str) -> bool:
 def plan_graph_fork(services: Services, row: RunRow, from_node: str | None, options: Options) -> Start:
     """A new run that keeps what a run with a graph has done, except a node and all behind it."""
     run, chosen = fork_row(services, row, options)
-    course = services.courses.of_row(row)
-    course = msgspec.structs.replace(course, claimed=claimed_of_row(fresh_row(run, False)))
+    run_graph = services.run_graphs.of_row(row)
+    run_graph = msgspec.structs.replace(run_graph, claimed=claimed_of_row(fresh_row(run, False)))
     text = services.store.graph(row.id) if row.frozen_at is not None else None
-    start = fork_graph(course, row, services.store.executions(row.id), from_node, run, text)
+    start = fork_graph(run_graph, row, services.store.executions(row.id), from_node, run, text)
     start.chosen = chosen
     return start
 
@@ -71,7 +71,7 @@ class _Kept:
 
 
 def fork_graph(
-    course: Course,
+    run_graph: RunGraph,
     row: RunRow,
     rows: list[ExecutionRow],
     from_node: str | None,
@@ -79,7 +79,7 @@ def fork_graph(
     text: str | None,
 ) -> Start:
     """Begin `run` with what `row` has done, except `from_node` and everything after it."""
-    graph, now = course.graph, run.created_at
+    graph, now = run_graph.graph, run.created_at
     without: set[str] = set()
     if from_node is not None:
         node = graph.find(from_node)
@@ -96,8 +96,8 @@ def fork_graph(
     healing = heal(graph, past)
     advance = Advance(
         graph,
-        course.facts(now, held=False),
-        course.values,
+        run_graph.facts(now, held=False),
+        run_graph.values,
         _Kept(kept),
         counts=dict(healing.counts),
         hashes={id: one.ancestry_hash for id, one in kept.items() if one.ancestry_hash is not None},

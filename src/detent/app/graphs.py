@@ -65,7 +65,7 @@ def graph_of(engine: Engine, row: RunRow) -> Graph:
             "app.deciders.machine() draws its states",
         )
     try:
-        return engine.services.courses.of_row(row).graph
+        return engine.services.run_graphs.of_row(row).graph
     except UnknownDefinition:
         text = engine.store.graph(row.signature or "")
         if text is None:
@@ -188,8 +188,8 @@ def import_graph(engine: Engine, row: RunRow, text: str) -> None:
         elif node.job is not None and engine.registry.find(node.job) is None:
             moment = from_micros(row.frozen_at or now).isoformat()
             raise MissingJob(row.id, node.job, f"{node.name} ({id})", moment)
-    course = engine.services.courses.by(graph, row)
-    engine._control(lambda now: engine.store.replace_graph(row.id, body, course=course, now=now))
+    run_graph = engine.services.run_graphs.by(graph, row)
+    engine._control(lambda now: engine.store.replace_graph(row.id, body, run_graph=run_graph, now=now))
 
 
 def freeze(engine: Engine, row: RunRow) -> None:

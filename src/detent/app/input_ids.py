@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from ..clock import Clock, span_micros
 from ..definitions.deciders import DeciderPlan
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 AT_ONCE = 1_000  # inputs that are looked at in one transaction
 
@@ -20,7 +20,7 @@ AT_ONCE = 1_000  # inputs that are looked at in one transaction
 class InputIds:
     """Forgets the input ids of an app's deciders; remembers how far it has come."""
 
-    def __init__(self, store: SqlStore, clock: Clock, deciders: Callable[[], Iterable[DeciderPlan]]) -> None:
+    def __init__(self, store: Store, clock: Clock, deciders: Callable[[], Iterable[DeciderPlan]]) -> None:
         self._store = store
         self._clock = clock
         self._deciders = deciders

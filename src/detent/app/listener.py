@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from ..stores.driver import Listener, Trouble
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 log = logging.getLogger("detent")
 RETRY = 0.25  # seconds between two tries to reach a lost database
@@ -16,7 +16,7 @@ RETRY = 0.25  # seconds between two tries to reach a lost database
 class Listening:
     """Passes on what is heard, from `start` to `stop`; then it can be started again."""
 
-    def __init__(self, store: SqlStore, heard: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, heard: Callable[[str], None]) -> None:
         self._store = store
         self._heard = heard
         self._guard = threading.Lock()
@@ -44,7 +44,7 @@ class Listening:
         if stopped is not None:
             stopped.set()
             if listener is not None:
-                listener.hush()
+                listener.interrupt()
 
     def _listen(self, stopped: threading.Event) -> None:
         listener = None

@@ -8,24 +8,24 @@ from collections.abc import Sequence
 import msgspec
 
 from ..kernel.rows import RunRow, WorkerRow
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 
-def living(store: SqlStore) -> list[tuple[WorkerRow, bool]]:
+def living(store: Store) -> list[tuple[WorkerRow, bool]]:
     """Every registered worker, and whether its process is alive."""
     rows = store.workers()
     if not rows:
         return []
-    now = store.pulse(now=time.time_ns() // 1000).now
-    office = store.driver.office()
+    now = store.read_heartbeat(now=time.time_ns() // 1000).now
+    liveness = store.driver.liveness()
     try:
-        vacant = office.vacant(rows)
+        vacant = liveness.vacant(rows)
     finally:
-        office.leave()
+        liveness.leave()
     return [(row, row.id not in vacant and row.lease_until >= now) for row in rows]
 
 
-def alive(store: SqlStore) -> list[WorkerRow]:
+def alive(store: Store) -> list[WorkerRow]:
     """The workers that are alive."""
     return [row for row, lives in living(store) if lives]
 

@@ -13,7 +13,7 @@ from ..clock import from_micros
 from ..definitions.context import ask_database
 from ..definitions.deciders import Decider, DeciderPlan, instance_of
 from ..errors import ConfigurationError, InvalidState, PayloadError
-from ..execution.bound_decider import DeciderMind
+from ..execution.bound_decider import LoadedDecider
 from ..execution.failures import decode_error
 from ..kernel.decide import DECIDER, EventRow
 from ..kernel.machine import HistoryStep, Sightings, StateMachineView, Trace, TransitionInfo, compare
@@ -93,19 +93,19 @@ class InstanceView(Generic[S]):
 def machine(engine: Engine, decider: Asked, source: str, limit: int | None) -> StateMachineView:
     """The state machine of a decider: what it declares, and what its newest instances did."""
     ask_database("the state machine of a decider")
-    mind = engine.services.mind(decider)
+    bound = engine.services.bound(decider)
     most = _checked(EVERY if limit is None else limit)
     unreadable: dict[str, Exception] = {}
     if source == HISTORY:
-        seen = _followed(engine, mind, most, unreadable)
+        seen = _followed(engine, bound, most, unreadable)
     elif source == OBSERVATIONS:
-        seen = _noted(engine, mind, most)
+        seen = _noted(engine, bound, most)
     else:
         raise ConfigurationError(f"source={source!r}: give {HISTORY!r} or {OBSERVATIONS!r}")
     return compare(
-        mind.name,
-        initial=mind.status(mind.initial()),
-        declared=_declared(mind.plan),
+        bound.name,
+        initial=bound.status(bound.initial()),
+        declared=_declared(bound.plan),
         seen=seen,
         unreadable=unreadable,
     )
@@ -130,10 +130,10 @@ def _names(given: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(one if isinstance(one, str) else str(getattr(one, "__name__", one)) for one in given)
 
 
-def _noted(engine: Engine, mind: DeciderMind, limit: int) -> Sightings:
+def _noted(engine: Engine, bound: LoadedDecider, limit: int) -> Sightings:
     """What was noted of inputs as they came: needs `observe = True`, and reads no events."""
     seen = Sightings()
-    rows = engine.store.observed(mind.name, limit=limit)
+    rows = engine.store.observed(bound.name, limit=limit)
     left = {row.source for row in rows}
     for row in rows:
         # Nothing is noted of what an instance ignores that is over: its last status is never left.
@@ -142,17 +142,19 @@ def _noted(engine: Engine, mind: DeciderMind, limit: int) -> Sightings:
     return seen
 
 
-def _followed(engine: Engine, mind: DeciderMind, limit: int, unreadable: dict[str, Exception]) -> Sightings:
+def _followed(
+    engine: Engine, bound: LoadedDecider, limit: int, unreadable: dict[str, Exception]
+) -> Sightings:
     """What the events of instances tell, one instance after the other."""
     seen = Sightings()
-    walk = Walk(engine, None, {"type": mind.name, "limit": limit})
+    walk = Walk(engine, None, {"type": bound.name, "limit": limit})
     while not walk.over:
         for row in walk.next_page():
             if row.kind != DECIDER:
                 continue
             steps = Sightings()  # of one that breaks off, nothing counts
             try:
-                for step in _steps(engine, Trace(mind), row.id):
+                for step in _steps(engine, Trace(bound), row.id):
                     steps.add(step.source, step.cause, step.target, terminal=step.terminal)
             except Exception as error:  # of its events, or of `evolve`: named, and no end of the view
                 unreadable[instance_of(row.id)] = error
@@ -176,33 +178,33 @@ def _steps(engine: Engine, trace: Trace, run_id: str) -> Iterator[HistoryStep]:
 def instance_view(engine: Engine, decider: Asked, instance: str, history: int | None) -> InstanceView[Any]:
     """One instance: its state, what it waits for, and how it came there."""
     ask_database("an instance of a decider")
-    mind = engine.services.mind(decider)
-    row: RunRow = engine.row(mind.plan.run_id(str(instance)))
-    if row.kind != DECIDER or row.type != mind.name:
+    bound = engine.services.bound(decider)
+    row: RunRow = engine.row(bound.plan.run_id(str(instance)))
+    if row.kind != DECIDER or row.type != bound.name:
         raise InvalidState("look at the instance", row.id, f"a run of {row.type}")
-    trace = Trace(mind)
+    trace = Trace(bound)
     kept = deque(_steps(engine, trace, row.id), maxlen=history)
     return InstanceView(
-        decider=mind.name,
+        decider=bound.name,
         instance=instance_of(row.id),
         run_id=row.id,
         run_state=shown_state(row),
-        status=mind.status(trace.state),
+        status=bound.status(trace.state),
         state=trace.state,
-        terminal=mind.terminal(trace.state),
+        terminal=bound.terminal(trace.state),
         sequence=trace.sequence,
-        timers=tuple(_timer(mind, timer) for timer in engine.store.pending_timers(row.id)),
+        timers=tuple(_timer(bound, timer) for timer in engine.store.pending_timers(row.id)),
         effects=tuple(_effect(effect) for effect in engine.store.pending_effects(row.id)),
         inbox=engine.store.inbox_depth(row.id),
         history=tuple(_past(step) for step in kept),
     )
 
 
-def _timer(mind: DeciderMind, row: TimerRow) -> PendingTimer:
+def _timer(bound: LoadedDecider, row: TimerRow) -> PendingTimer:
     name = row.job.partition("@")[2]
     input: Any = row.input
     with suppress(PayloadError):  # a view shows what it can: the timer itself will tell when it fires
-        input = mind.input_of(name, row.input or "null")
+        input = bound.input_of(name, row.input or "null")
     return PendingTimer(
         key=row.topic,
         type=name,
@@ -289,5 +291,5 @@ class Deciders:
         They are taken anew as inputs come.  For what the code itself does not show: a change in what
         `evolve` calls.
         """
-        name = self._engine.services.mind(decider).name
+        name = self._engine.services.bound(decider).name
         return self._engine.store.forget_snapshots(name)

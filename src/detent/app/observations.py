@@ -11,7 +11,7 @@ from ..clock import from_micros, to_micros
 from ..definitions.context import ask_database
 from ..definitions.deciders import instance_of
 from ..errors import ConfigurationError, PayloadError
-from ..execution.bound_decider import DeciderMind
+from ..execution.bound_decider import LoadedDecider
 from ..kernel.decide import InputRow
 from .deciders import Asked
 from .engine import Engine
@@ -49,18 +49,18 @@ def observations(
 ) -> list[Observation]:
     """Recorded inputs, the newest first."""
     ask_database("the inputs of a decider")
-    mind = engine.services.mind(decider)
+    bound = engine.services.bound(decider)
     if type(limit) is not int or limit < 1:
         raise ConfigurationError(f"limit={limit!r}: must be a whole number, 1 or more")
     rows = engine.store.inputs(
-        type=mind.name,
-        run_id=None if instance is None else mind.plan.run_id(str(instance)),
+        type=bound.name,
+        run_id=None if instance is None else bound.plan.run_id(str(instance)),
         since=_moment("after", after, 0),
         until=_moment("before", before, LATEST),
         beyond=_place(cursor),
         limit=limit,
     )
-    return [_shown(mind, row) for row in rows]
+    return [_shown(bound, row) for row in rows]
 
 
 def _moment(name: str, given: Any, default: int) -> int:
@@ -78,13 +78,13 @@ def _place(cursor: Any) -> int:
     return place
 
 
-def _shown(mind: DeciderMind, row: InputRow) -> Observation:
+def _shown(bound: LoadedDecider, row: InputRow) -> Observation:
     input: Any = row.data
     with suppress(PayloadError):
-        input = mind.input_of(row.type, row.data or "null")
+        input = bound.input_of(row.type, row.data or "null")
     return Observation(
         seq=row.seq,
-        decider=mind.name,
+        decider=bound.name,
         instance=instance_of(row.run_id),
         type=row.type,
         input=input,

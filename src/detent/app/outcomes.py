@@ -8,7 +8,7 @@ from ..errors import RunCanceled, RunFailed, RunPaused, StepFailed, TransactionM
 from ..execution.failures import decode_error, raisable
 from ..kernel.rows import RunEnd, RunRow, RunState
 from ..serialization.codec import Codec
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 
 def outcome_of(codec: Codec, returns: Any, row: RunRow, end: RunEnd) -> Any:
@@ -37,7 +37,7 @@ def run_error(row: RunRow, text: str | None) -> Exception:
     return error
 
 
-def end_for_body(store: SqlStore, run_id: str, *, wants_pauses: bool) -> RunEnd | None:
+def end_for_body(store: Store, run_id: str, *, wants_pauses: bool) -> RunEnd | None:
     """In a transactional step: the end of a run that is over.  None outside of such steps.
 
     Waiting is refused there: on SQLite nothing else can be written meanwhile, so that no run would end.

@@ -53,7 +53,7 @@ from ..kernel.rows import Claimed, NewRun, RunEnd, RunState, Step, StepState
 from ..kernel.settle import Outcome
 from ..observe import Observer, checked_kinds
 from ..stores.batch.apply import Applied
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 log = logging.getLogger("detent.worker")
 SUBSCRIBE = "app.subscribe()"
@@ -76,7 +76,7 @@ def subscribe(
 class Reporter:
     """Makes events of what an engine has committed, and emits them."""
 
-    def __init__(self, observer: Observer, store: SqlStore, clock: Clock) -> None:
+    def __init__(self, observer: Observer, store: Store, clock: Clock) -> None:
         self._observer = observer
         self._store = store
         self._clock = clock
@@ -157,9 +157,11 @@ def _of_batch(operations: Sequence[Operation], applied: Applied, now: int) -> It
     yield from (_started(run) for run in applied.decided.begun)
     for operation, answer in zip(operations, applied.answers, strict=True):
         yield from _events(operation, answer, now)
-    minds = {operation.run_id: operation.mind for operation in operations if isinstance(operation, Decide)}
+    bound_deciders = {
+        operation.run_id: operation.bound for operation in operations if isinstance(operation, Decide)
+    }
     for run_id, end in applied.decided.ends.items():
-        yield _run_event(run_id, minds[run_id].name, minds[run_id].queue, end, now)
+        yield _run_event(run_id, bound_deciders[run_id].name, bound_deciders[run_id].queue, end, now)
 
 
 def _events(operation: Operation, answer: Any, now: int) -> Iterator[Event]:
@@ -206,7 +208,7 @@ def _of_settle(operation: Settle, answer: Settled) -> Iterator[Event]:
     plan = operation.plan
     if answer.run_state == RunState.CANCELED:  # whatever it came to: it is recorded as canceled
         plan = SettlePlan(state=plan.state, outcome=Outcome.CANCELED_BY_OPERATOR, error=plan.error)
-    name = claimed.node if operation.course is None else operation.course.graph.shown(claimed.node)
+    name = claimed.node if operation.run_graph is None else operation.run_graph.graph.shown(claimed.node)
     yield from _settled(claimed, plan, operation.now, name)
     if answer.ended is not None:
         queue = claimed.run_queue or claimed.queue

@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from ..clock import Clock, span_micros
 from ..stores.driver import Trouble
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..stores.verbs.retention import BEGINNING, Expired
 from .input_ids import InputIds
 
@@ -26,7 +26,7 @@ EVERY = 300.0  # seconds between two sweeps of a worker
 
 
 def remove_expired(
-    store: SqlStore, before: int, *, limit: int | None = None, stop: threading.Event | None = None
+    store: Store, before: int, *, limit: int | None = None, stop: threading.Event | None = None
 ) -> int:
     """Remove what ended before then, at most `limit`; return how many."""
     stop = stop if stop is not None else threading.Event()
@@ -48,7 +48,7 @@ def remove_expired(
             return removed
 
 
-def count_expired(store: SqlStore, before: int) -> int:
+def count_expired(store: Store, before: int) -> int:
     """How many would go; changes nothing."""
     number = 0
     for window in _windows(store, before):
@@ -58,7 +58,7 @@ def count_expired(store: SqlStore, before: int) -> int:
     return number
 
 
-def _windows(store: SqlStore, before: int) -> Iterator[list[Expired]]:
+def _windows(store: Store, before: int) -> Iterator[list[Expired]]:
     """All that has expired, in pieces; those that may not go yet do not make a piece larger."""
     place = BEGINNING
     while window := store.expired(before=before, beyond=place, limit=AT_ONCE):
@@ -72,7 +72,7 @@ class Sweeper:
     A test kit whose clock is moved by hand calls `sweep` itself, when time has passed.
     """
 
-    def __init__(self, store: SqlStore, clock: Clock, retention: timedelta | None, ids: InputIds) -> None:
+    def __init__(self, store: Store, clock: Clock, retention: timedelta | None, ids: InputIds) -> None:
         self._store = store
         self._clock = clock
         self._retention = None if retention is None else span_micros(retention)

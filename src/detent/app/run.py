@@ -21,7 +21,7 @@ from .engine import Engine
 from .graphs import NodeState
 from .listing import Filters, RunQueries, Walk, find_runs
 from .outcomes import end_for_body
-from .views import Execution, Happening, RunFacts, ended_row, executions_of, history_of
+from .views import Execution, HistoryEvent, RunFacts, ended_row, executions_of, history_of
 from .waiters import found
 
 R = TypeVar("R")
@@ -170,7 +170,7 @@ class Run(RunFacts, Generic[R]):
         """Every attempt at a node of this run, and every step of a durable function."""
         return executions_of(self._engine, self.id)
 
-    def history(self) -> list[Happening]:
+    def history(self) -> list[HistoryEvent]:
         """What happened to this run, in order."""
         return history_of(self._engine, self._row)
 

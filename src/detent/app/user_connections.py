@@ -26,7 +26,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..execution.transactions import AsyncTransaction, Transaction
 from ..stores.driver import Driver, Tx
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 Answer = tuple[list[Any], int]
 Execute = Callable[[str, dict[str, Any]], Awaitable[Answer]]
@@ -52,7 +52,7 @@ _ACCEPTED_ASYNC = (
 )
 
 
-def sync_tx(store: SqlStore, connection: Any) -> Tx:
+def sync_tx(store: Store, connection: Any) -> Tx:
     """The transaction of a sync connection; raises ConfigurationError if it cannot be used."""
     own = _own(store, connection)
     if own is not None:
@@ -78,7 +78,7 @@ def sync_tx(store: SqlStore, connection: Any) -> Tx:
     return _DRIVERS.get(_library(store, connection), Tx)(store.driver, connection)
 
 
-def _own(store: SqlStore, connection: Any) -> Tx | None:
+def _own(store: Store, connection: Any) -> Tx | None:
     """The Tx itself, where there is one: it tells other processes of the work in it when it commits."""
     if isinstance(connection, Transaction | AsyncTransaction) and connection._tx.driver is store.driver:
         return connection._tx
@@ -120,7 +120,7 @@ def _module(connection: Any) -> str:
     return ""
 
 
-def _library(store: SqlStore, connection: Any) -> str:
+def _library(store: Store, connection: Any) -> str:
     """The library of a connection, if it speaks to the kind of database that the app uses."""
     name = _module(connection)
     if name and _DIALECTS[name] != store.dialect:
@@ -160,7 +160,7 @@ class FacadeTx(Tx):
 
     __slots__ = ("_adapted", "_facade")
 
-    def __init__(self, store: SqlStore, facade: Any) -> None:
+    def __init__(self, store: Store, facade: Any) -> None:
         super().__init__(store.driver, facade.connection.driver_connection)
         _library(store, self.connection)
         self._facade = facade
@@ -199,7 +199,7 @@ class LoopTx(Tx):
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
 
-async def loop_tx(store: SqlStore, connection: Any) -> LoopTx | None:
+async def loop_tx(store: Store, connection: Any) -> LoopTx | None:
     """The transaction of an async connection; None where it is a sync one."""
     if isinstance(connection, Transaction | AsyncTransaction | Tx):
         return None

@@ -84,7 +84,7 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class HistoryEvent:
     """One line of a run's history."""
 
     at: datetime
@@ -240,23 +240,23 @@ def shown_executions(engine: Engine, run: RunRow, rows: list[ExecutionRow]) -> l
     return [_of_execution(row, row.node if graph is None else graph.shown(row.node), reader) for row in rows]
 
 
-def history_of(engine: Engine, row: RunRow) -> list[Happening]:
+def history_of(engine: Engine, row: RunRow) -> list[HistoryEvent]:
     """What happened to a run: its start, its steps, what was noted, its end."""
     row = engine.row(row.id)
-    events = [Happening(from_micros(row.created_at), "started", {"type": row.type, "queue": row.queue})]
+    events = [HistoryEvent(from_micros(row.created_at), "started", {"type": row.type, "queue": row.queue})]
     for item in executions_of(engine, row.id):
         facts = {"node": item.node, "attempt": item.attempt, "kind": item.kind}
         if item.finished_at is not None:
             facts["outcome"] = item.outcome or item.state
             if item.error is not None:
                 facts["error"] = f"{item.error.type}: {item.error.message}"
-            events.append(Happening(item.finished_at, item.state, facts))
+            events.append(HistoryEvent(item.finished_at, item.state, facts))
     graph = _graph(engine, row)
     for moment, event, detail in engine.store.history(row.id):
-        events.append(Happening(from_micros(moment), event, _named(msgspec.json.decode(detail), graph)))
+        events.append(HistoryEvent(from_micros(moment), event, _named(msgspec.json.decode(detail), graph)))
     if row.kind == DECIDER:
         events += [
-            Happening(
+            HistoryEvent(
                 from_micros(one.happened_at),
                 "event",
                 {"sequence": one.sequence, "type": one.type, "cause": one.cause},
@@ -264,7 +264,7 @@ def history_of(engine: Engine, row: RunRow) -> list[Happening]:
             for one in engine.store.events(row.id)
         ]
     if row.finished_at is not None:
-        events.append(Happening(from_micros(row.finished_at), f"run {row.state}", None))
+        events.append(HistoryEvent(from_micros(row.finished_at), f"run {row.state}", None))
     return sorted(events, key=lambda event: event.at)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..errors import RunNotFound
 from ..kernel.rows import RunEnd, RunRow, RunState
 from ..stores.driver import Trouble
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from .liveness import alive, why_unserved
 
 log = logging.getLogger("detent")
@@ -61,7 +61,7 @@ class Waiter:
 class Waiters:
     """All that wait in this process, and the thread that looks for them."""
 
-    def __init__(self, store: SqlStore, *, alone: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, *, alone: Callable[[], bool]) -> None:
         self._store = store
         self._alone = alone  # whether our worker is the only one
         self._guard = threading.Lock()

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..kernel.operations import Operation
 from ..stores.driver import Trouble, Tx
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from .user_connections import sync_tx
 
 _SAVEPOINT = "detent_within"
@@ -23,7 +23,7 @@ _NO_SAVEPOINT = 1305  # MySQL: outside of a transaction a savepoint is not kept
 _UNIQUE_STATE, _UNIQUE_NUMBER = "23505", 1062
 
 
-def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
+def join(store: Store, connection: Any, operation: Operation) -> Any:
     """Apply an operation in the transaction of `connection`, which we never end."""
     tx = connection if isinstance(connection, Tx) else sync_tx(store, connection)
     _save(store, tx)
@@ -47,7 +47,7 @@ def join(store: SqlStore, connection: Any, operation: Operation) -> Any:
     return answer
 
 
-def _save(store: SqlStore, tx: Tx) -> None:
+def _save(store: Store, tx: Tx) -> None:
     """Set the savepoint; raise ConfigurationError if there is no transaction to set it in."""
     if store.dialect == "sqlite":
         _begin_sqlite(tx)
@@ -87,7 +87,7 @@ def _autocommit() -> ConfigurationError:
     )
 
 
-def _is_conflict(store: SqlStore, error: BaseException) -> bool:
+def _is_conflict(store: Store, error: BaseException) -> bool:
     if store.driver.trouble(error) is Trouble.UNIQUE:
         return True
     inner = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error

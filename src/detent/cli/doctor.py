@@ -15,7 +15,7 @@ from ..errors import DatabaseError, DetentError, SchemaTooNew
 from ..kernel.rows import ExecutionState, WorkerRow
 from ..stores.driver import Trouble
 from ..stores.open import open_store
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..stores.verbs.checkup import Waiting, commit_seconds, durability, schema, waiting, wake_up_seconds
 from .command import Failure, app_argument, command, json_option
 from .find_app import Target, find, kind, place, require_file
@@ -88,7 +88,7 @@ def examine(target: Target) -> Iterator[Finding]:
         store.close()
 
 
-def _ground(target: Target, store: SqlStore) -> list[Finding]:
+def _ground(target: Target, store: Store) -> list[Finding]:
     """Whether there is a database, with our tables."""
     url = target.app.engine.url
     where = f"{kind(url)}, {place(url)}"
@@ -116,7 +116,7 @@ def _ground(target: Target, store: SqlStore) -> list[Finding]:
     ]
 
 
-def _durability(store: SqlStore) -> Finding:
+def _durability(store: Store) -> Finding:
     seen = durability(store)
     found = ", ".join(f"{name} = {value}" for name, value in seen.found.items())
     if not seen.wanted:
@@ -130,7 +130,7 @@ def _durability(store: SqlStore) -> Finding:
     )
 
 
-def _commit(store: SqlStore) -> Finding:
+def _commit(store: Store) -> Finding:
     seconds = commit_seconds(store)
     found = f"a small transaction takes {seconds * 1000:.1f} ms"
     if seconds < _SLOW_COMMIT:
@@ -138,7 +138,7 @@ def _commit(store: SqlStore) -> Finding:
     return Finding("commit", WARNING, found, "every step waits for one: look at the disk, or the network")
 
 
-def _wake_ups(target: Target, store: SqlStore) -> Finding:
+def _wake_ups(target: Target, store: Store) -> Finding:
     other = open_store(target.app.engine.url)
     try:
         seconds = wake_up_seconds(store, other)
@@ -154,9 +154,9 @@ def _wake_ups(target: Target, store: SqlStore) -> Finding:
     )
 
 
-def _clock(store: SqlStore) -> Finding:
+def _clock(store: Store) -> Finding:
     before = time.time_ns() // 1000
-    database = store.pulse(now=before).now
+    database = store.read_heartbeat(now=before).now
     after = time.time_ns() // 1000
     # What the question itself took tells nothing.
     off = 0.0 if before <= database <= after else max(before - database, database - after) / 1e6

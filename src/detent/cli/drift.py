@@ -6,7 +6,7 @@ from typing import Any
 
 from ..app.app import App
 from ..app.run import Run
-from ..app.views import Happening
+from ..app.views import HistoryEvent
 from ..errors import StepMismatch, StepsNotAsked
 from .json_documents import payload
 from .output import brief_call
@@ -20,7 +20,7 @@ def drift_lines(app: App, run: Run[Any]) -> list[str]:
     return list(dict.fromkeys(lines)) or ["the history does not say how"]
 
 
-def _line(app: App, item: Happening) -> str | None:
+def _line(app: App, item: HistoryEvent) -> str | None:
     detail = item.detail if isinstance(item.detail, dict) else {}
     if item.event == "drift":
         recorded, asked = (brief_call(payload(app, detail.get(side)), 80) for side in ("recorded", "asked"))

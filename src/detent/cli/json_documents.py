@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..app.app import App
-from ..app.views import Execution, Happening, shown_state
+from ..app.views import Execution, HistoryEvent, shown_state
 from ..clock import from_micros
 from ..errors import PayloadError
 from ..kernel.rows import Error, RunRow, WorkerRow
@@ -58,7 +58,7 @@ def execution_document(app: App, item: Execution) -> dict[str, Any]:
     }
 
 
-def history_document(happenings: Iterable[Happening]) -> list[dict[str, Any]]:
+def history_document(happenings: Iterable[HistoryEvent]) -> list[dict[str, Any]]:
     return [{"at": iso(item.at), "event": item.event, "detail": item.detail} for item in happenings]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..app.liveness import alive
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from ..stores.verbs.listing import Overdue
 
 
 class Workforce:
     """The workers that live, and how busy they are."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._workers = alive(store)
         self._executing = store.executing()
 

@@ -16,7 +16,7 @@ from ..app.app import App
 from ..app.exports import export
 from ..app.liveness import living
 from ..app.run import Run
-from ..app.views import Execution, Happening
+from ..app.views import Execution, HistoryEvent
 from ..clock import from_micros
 from ..stores.verbs.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
@@ -214,12 +214,12 @@ def _print_errors(out: Console, executions: list[Execution]) -> None:
             out.print(Text(f"    {line}", style="dim"))
 
 
-def _noted(run: Run[Any]) -> list[Happening]:
+def _noted(run: Run[Any]) -> list[HistoryEvent]:
     """What the timeline does not show already."""
     return [item for item in run.history() if not (isinstance(item.detail, dict) and "node" in item.detail)]
 
 
-def _print_history(out: Console, run: Run[Any], happenings: list[Happening]) -> None:
+def _print_history(out: Console, run: Run[Any], happenings: list[HistoryEvent]) -> None:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(no_wrap=True)

@@ -38,8 +38,8 @@ from ..observe import Observer
 from ..process_forks import Refusal
 from ..stores.batch.apply import Applied, drop_lease
 from ..stores.batch.graphs import MustGoAlone
-from ..stores.driver import Lessor, Line, Trouble, user_transaction
-from ..stores.store import PartlyApplied, SqlStore
+from ..stores.driver import Line, Slots, Trouble, user_transaction
+from ..stores.store import PartlyApplied, Store
 from .blocked import Asides
 from .entries import Entry, came_second, new_executions, parts, resolve, size_of
 
@@ -58,18 +58,18 @@ class Committer:
 
     def __init__(
         self,
-        store: SqlStore,
+        store: Store,
         *,
         patience: float = 30.0,
         helpers_wanted: Callable[[], bool] = lambda: True,
-        lessor: Callable[[], Lessor | None] = lambda: None,
+        slots: Callable[[], Slots | None] = lambda: None,
         on_commit: Callable[[Sequence[Operation], Applied], None] = lambda operations, applied: None,
         observer: Observer | None = None,
     ) -> None:
         self._store = store
         self.patience = patience
         self.helpers_wanted = helpers_wanted
-        self.lessor = lessor
+        self.slots = slots
         self.on_commit = on_commit
         self._observer = observer if observer is not None else Observer()
         self._mutex: Any = threading.Lock()
@@ -398,17 +398,17 @@ class Committer:
 
     def _drop_leases(self, entry: Entry) -> None:
         """Leases that go into its commit hold slots of our worker: others need these meanwhile."""
-        lessor = self.lessor()
+        slots = self.slots()
         leased = [row for row in new_executions(entry.operation) if row.token is not None]
-        if lessor is None or not leased:
+        if slots is None or not leased:
             return
         tokens = [row.token for row in leased if row.token is not None]
         for row in leased:
             drop_lease(row)
         if entry.retried:  # an earlier try may have been committed
-            lessor.astray(tokens)
+            slots.unconfirmed(tokens)
         else:
-            lessor.give_back(tokens)
+            slots.give_back(tokens)
 
     def _commit_aside(self, entries: list[Entry]) -> None:
         """Try to commit operations that wait aside; those that have to wait for longer get no answer."""
@@ -447,9 +447,7 @@ class Committer:
             applied = self._store.apply(
                 [entry.operation for entry in group],
                 helpers_wanted=self.helpers_wanted(),
-                lessor=self.lessor()
-                if line is not Line.ASIDE
-                else None,  # it would hold slots while it waits
+                slots=self.slots() if line is not Line.ASIDE else None,  # it would hold slots while it waits
                 line=line,
             )
         except Exception as error:
@@ -495,9 +493,9 @@ class Committer:
         except Exception:
             log.exception("what follows %d committed operations failed", len(operations))
         finally:
-            lessor = self.lessor() if applied.leased and not told else None
-            if lessor is not None:
-                lessor.astray([row.token for row, _ in applied.leased if row.token is not None])
+            slots = self.slots() if applied.leased and not told else None
+            if slots is not None:
+                slots.unconfirmed([row.token for row, _ in applied.leased if row.token is not None])
 
     def _is_away(self, error: Exception) -> bool:
         return self._store.driver.trouble(error) in AWAY
@@ -581,7 +579,7 @@ class Committer:
         return found
 
 
-def _blocked(store: SqlStore, entry: Entry) -> Exception:
+def _blocked(store: Store, entry: Entry) -> Exception:
     """Why an operation that waited aside was given up."""
     if entry.reason is not None and not store.driver.blocked(entry.reason):
         return _unavailable(store, entry.reason)
@@ -589,7 +587,7 @@ def _blocked(store: SqlStore, entry: Entry) -> Exception:
     return DatabaseUnavailable(store.driver.name, reason)
 
 
-def _unavailable(store: SqlStore, error: Exception) -> Exception:
+def _unavailable(store: Store, error: Exception) -> Exception:
     if isinstance(error, DatabaseUnavailable):
         return error
     return DatabaseUnavailable(store.driver.name, str(error).strip())

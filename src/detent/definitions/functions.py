@@ -558,7 +558,7 @@ async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 def _run_plainly(value: Any) -> Any:
-    import asyncio  # dear to load, and rarely wanted here
+    import asyncio  # slow to load, and rarely needed here
 
     return asyncio.run(value)
 

@@ -1,6 +1,6 @@
 """Deciders at work: a plan, a codec, and the states that this process remembers.
 
-A `DeciderMind` is what the store asks (kernel.decide.Mind).  It encodes what the
+A `LoadedDecider` is what the store asks (kernel.decide.BoundDecider).  It encodes what the
 decider's functions return and decodes what they are given, so that the first run
 and every replay see equal values.
 """
@@ -58,7 +58,7 @@ class Memory:
                 self._states.popitem(last=False)
 
 
-class DeciderMind:
+class LoadedDecider:
     """One decider of one app."""
 
     def __init__(self, plan: DeciderPlan, codec: Codec, queue: str) -> None:

@@ -35,8 +35,8 @@ class AwaitNode(NodeWork):
     """A node that waits for another run."""
 
     def _perform(self) -> Routine[Ending | None]:
-        assert self.course is not None
-        target = self.course.graph.nodes[self.claimed.node].run
+        assert self.run_graph is not None
+        target = self.run_graph.graph.nodes[self.claimed.node].run
         assert target is not None
         return (yield from _awaiting(self, target))
 

@@ -21,7 +21,7 @@ from ..kernel.operations import Park, Settled, Verdict
 from ..kernel.policies import Retry
 from ..kernel.rows import Claimed
 from ..kernel.settle import EFFECT, INBOX, TIMER, Ending, Outcome
-from .bound_decider import DeciderMind
+from .bound_decider import LoadedDecider
 from .carried_errors import Carried, carry, performed
 from .failures import encode_error
 from .frame import jittered
@@ -38,9 +38,9 @@ class Letter(Work):
 
     retry: Retry = TIMERS
 
-    def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind, name: str) -> None:
+    def __init__(self, services: Services, claimed: Claimed, bound: LoadedDecider, name: str) -> None:
         super().__init__(services, claimed, name)
-        self.mind = mind
+        self.bound = bound
 
     def _routine(self) -> Routine[None]:
         try:
@@ -113,11 +113,11 @@ class Letter(Work):
         if drain:
             instance = instance_of(self.claimed.run_id)
         else:
-            instance = carry(self.mind.plan.instance, given[0].input)
+            instance = carry(self.bound.plan.instance, given[0].input)
         answer: Decided = yield Commit(
             Decide(
-                mind=self.mind,
-                run_id=self.mind.plan.run_id(instance),
+                bound=self.bound,
+                run_id=self.bound.plan.run_id(instance),
                 instance=instance,
                 inputs=given,
                 now=self._now(),
@@ -137,26 +137,26 @@ class Letter(Work):
 class EffectLetter(Letter):
     """One attempt at an effect.  Its answer, if there is one, is decided as it settles."""
 
-    def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind) -> None:
+    def __init__(self, services: Services, claimed: Claimed, bound: LoadedDecider) -> None:
         kind = claimed.job.partition("!")[2]
-        super().__init__(services, claimed, mind, kind)
+        super().__init__(services, claimed, bound, kind)
         self._kind = kind
-        self.is_async = mind.handler.is_async
-        self.retry = mind.plan.decider.retry
+        self.is_async = bound.handler.is_async
+        self.retry = bound.plan.decider.retry
         info = RunInfo(claimed.run_id, claimed.type, claimed.parent, claimed.forked_from)
         context = EffectContext(info, kind, claimed.node, claimed.attempt, self)
-        self.context = context.of(mind.name, instance_of(claimed.run_id))
+        self.context = context.of(bound.name, instance_of(claimed.run_id))
 
     def _perform(self) -> Routine[None]:
-        effect = carry(self.mind.effect_of, self._kind, self.claimed.input or "null")
-        body = Body(self.mind.handler, self.context, (effect, self.context), {})
+        effect = carry(self.bound.effect_of, self._kind, self.claimed.input or "null")
+        body = Body(self.bound.handler, self.context, (effect, self.context), {})
         answer = yield from performed(body)
         if answer is None:
             yield from self._settled(self._end(Outcome.SUCCESS))
             return
-        name = self.mind.plan.input_name(answer)
-        text = self.mind.encode_input(answer)
-        given = Given(input=self.mind.input_of(name, text), type=name, turn=turn_id(), text=text)
+        name = self.bound.plan.input_name(answer)
+        text = self.bound.encode_input(answer)
+        given = Given(input=self.bound.input_of(name, text), type=name, turn=turn_id(), text=text)
         yield from self._decided([given])
 
 
@@ -165,14 +165,14 @@ class TimerLetter(Letter):
 
     is_async = True
 
-    def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind) -> None:
+    def __init__(self, services: Services, claimed: Claimed, bound: LoadedDecider) -> None:
         kind = claimed.job.partition("@")[2]
-        super().__init__(services, claimed, mind, kind)
+        super().__init__(services, claimed, bound, kind)
         self._kind = kind
 
     def _perform(self) -> Routine[None]:
         text = self.claimed.input or "null"
-        input = self.mind.input_of(self._kind, text)
+        input = self.bound.input_of(self._kind, text)
         yield from self._decided([Given(input=input, type=self._kind, turn=turn_id(), text=text)])
 
 
@@ -181,8 +181,8 @@ class InboxLetter(Letter):
 
     is_async = True
 
-    def __init__(self, services: Services, claimed: Claimed, mind: DeciderMind) -> None:
-        super().__init__(services, claimed, mind, INBOX)
+    def __init__(self, services: Services, claimed: Claimed, bound: LoadedDecider) -> None:
+        super().__init__(services, claimed, bound, INBOX)
 
     def _wait(self, failures: int, error: BaseException) -> timedelta | None:
         # What we cannot read the next worker may know, in a rolling deploy: it is tried like all else.
@@ -214,7 +214,7 @@ class InboxLetter(Letter):
 
     def _given(self, row: InputRow) -> Given:
         text = row.data or "null"
-        input = self.mind.input_of(row.type, text)
+        input = self.bound.input_of(row.type, text)
         return Given(
             input=input, type=row.type, turn=turn_id(), text=text, input_id=row.input_id, seq=row.seq
         )
@@ -225,5 +225,5 @@ _KINDS: dict[str, Any] = {EFFECT: EffectLetter, TIMER: TimerLetter, INBOX: Inbox
 
 def letter(services: Services, claimed: Claimed) -> Letter:
     """What carries out such an execution."""
-    made: Letter = _KINDS[claimed.kind](services, claimed, services.mind(claimed.type))
+    made: Letter = _KINDS[claimed.kind](services, claimed, services.bound(claimed.type))
     return made

@@ -13,7 +13,7 @@ from ..definitions.blueprint import Blueprint
 from ..definitions.functions import Definition, FunctionWorkflow
 from ..definitions.graphs import Graph, Template
 from ..errors import UnknownQueue
-from ..kernel.advance import Advance, Course
+from ..kernel.advance import Advance, RunGraph
 from ..kernel.advance import Record as Recorded
 from ..kernel.graph import VERSION, Document, freeze, json_text, read_export, signature_of, validated
 from ..kernel.graph import Graph as Compiled
@@ -131,8 +131,10 @@ def _opened(codec: Codec, graph: Compiled, run: NewRun, terms: Terms, *, methods
     for node in graph.nodes.values():
         if node.queue is not None and node.queue not in terms.declared:
             raise UnknownQueue(node.queue, terms.declared)
-    course = Course(graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods)
-    advance = Advance(graph, course.facts(terms.now, held=False), course.values, _Empty())
+    run_graph = RunGraph(
+        graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods
+    )
+    advance = Advance(graph, run_graph.facts(terms.now, held=False), run_graph.values, _Empty())
     advance.begin(graph.roots)
     due = terms.due
     if due is not None and due > terms.now:

@@ -1,6 +1,6 @@
 """Executing a node of a graph: from delivery to settling.
 
-    claimed -> course (and healing) -> hero, cancel_if, skip_if -> body -> what becomes of it -> settle
+    claimed -> run_graph (and healing) -> hero, cancel_if, skip_if -> body -> what becomes of it -> settle
 
 Conditions and hooks run like the body, outside of any lock or transaction.  A method of a
 class, a step as a job, a workflow as a child run, and waiting for another run are four
@@ -24,7 +24,7 @@ from ..definitions.functions import Step
 from ..definitions.transactional import NO_ISOLATION
 from ..errors import DeadlineExceeded, DefinitionError, RunError, StepFailed
 from ..kernel import rows
-from ..kernel.advance import Course
+from ..kernel.advance import RunGraph
 from ..kernel.graph import Node
 from ..kernel.operations import Park, Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
@@ -63,7 +63,7 @@ class NodeContext(Context):
     @property
     def node(self) -> str:
         work: Any = self._backend
-        return self.key if work.course is None else str(work.course.graph.shown(self.key))
+        return self.key if work.run_graph is None else str(work.run_graph.graph.shown(self.key))
 
 
 class NodeWork(Work):
@@ -77,14 +77,14 @@ class NodeWork(Work):
         self, services: Services, claimed: Claimed, name: str, steps: Iterable[rows.Step] = ()
     ) -> None:
         super().__init__(services, claimed, name, steps)
-        self.course: Course | None = None
+        self.run_graph: RunGraph | None = None
         self._raised: BaseException | None = None
 
     @property
     def shown(self) -> str:
         """The name that people know the node by."""
         node = self.claimed.node
-        return node if self.course is None else self.course.graph.shown(node)
+        return node if self.run_graph is None else self.run_graph.graph.shown(node)
 
     def _routine(self) -> Routine[None]:
         try:
@@ -149,12 +149,12 @@ class NodeWork(Work):
 
     def _prepare(self) -> Routine[None]:
         """Find the graph; heal the run first if it was settled under another one."""
-        courses = self.services.courses
-        if courses.known(self.claimed) is None:
-            self.course = yield Read(lambda: courses.of(self.claimed))
+        run_graphs = self.services.run_graphs
+        if run_graphs.known(self.claimed) is None:
+            self.run_graph = yield Read(lambda: run_graphs.of(self.claimed))
         else:
-            self.course = courses.of(self.claimed)
-        graph = self.course.graph
+            self.run_graph = run_graphs.of(self.claimed)
+        graph = self.run_graph.graph
         if self.claimed.frozen_at is None and self.claimed.signature != graph.signature:
             ours = yield Read(self._reconcile)
             if not ours:
@@ -164,9 +164,9 @@ class NodeWork(Work):
             self.services.began(self.claimed, self.context)
 
     def _reconcile(self) -> bool:
-        assert self.course is not None
+        assert self.run_graph is not None
         ours = self.services.store.reconcile(
-            self.claimed.run_id, course=self.course, now=self._now(), mine=self.claimed.node
+            self.claimed.run_id, run_graph=self.run_graph, now=self._now(), mine=self.claimed.node
         )
         if self.services.local is not None:
             self.services.local.poke()  # what is new and ready
@@ -175,7 +175,7 @@ class NodeWork(Work):
     def _look_again(self) -> None:
         row = self.services.store.run(self.claimed.run_id)
         self.claimed.signature, self.claimed.frozen_at = row.signature, row.frozen_at
-        self.course = self.services.courses.of(self.claimed)
+        self.run_graph = self.services.run_graphs.of(self.claimed)
 
     # How it ended
 
@@ -205,7 +205,7 @@ class NodeWork(Work):
             spent = yield Read(self._reattempts)
         if isinstance(error, DeadlineExceeded):
             return self._failure(error, "cancel")
-        if isinstance(error, RunError) and self.course is None:
+        if isinstance(error, RunError) and self.run_graph is None:
             return self._failure(error, "pause")  # its graph is not what it should be
         node = self._node
         own = self.retry if node is None or node.retry is None else node.retry
@@ -244,7 +244,7 @@ class NodeWork(Work):
     @property
     def _node(self) -> Node | None:
         """What the graph says of the node, or of the spread that it is an item of."""
-        graph = self.course.graph if self.course is not None else None
+        graph = self.run_graph.graph if self.run_graph is not None else None
         if graph is None:
             return None
         return graph.nodes.get(graph.spread_of(self.claimed.node) or self.claimed.node)
@@ -261,7 +261,7 @@ class NodeWork(Work):
 
     def _settle(self, ending: Ending) -> Settle:
         operation = super()._settle(ending)
-        operation.parent, operation.course = self.claimed.parent, self.course
+        operation.parent, operation.run_graph = self.claimed.parent, self.run_graph
         return operation
 
     def _park(self, target: str | None = None) -> Park:

@@ -69,7 +69,7 @@ class Runner:
         self._items: dict[tuple[str, int], Items] = {}
         self._first: int | None = None  # the first event of the batch under way
         self.ending = threading.Event()  # commit what is applied, and stop
-        self.vanished = threading.Event()  # commit nothing more
+        self.crashed = threading.Event()  # commit nothing more
 
     # Events
 
@@ -97,7 +97,7 @@ class Runner:
 
     def _abandon_if_ending(self) -> None:
         """What fails while the app is closed says nothing about the event: whoever comes next will see."""
-        if self.ending.is_set() or self.vanished.is_set():
+        if self.ending.is_set() or self.crashed.is_set():
             raise Abandoned
 
     def _batch(
@@ -143,7 +143,7 @@ class Runner:
                 stored.take_over(tx, row, live, now)
             else:
                 stored.save(tx, row)
-            if self.vanished.is_set():
+            if self.crashed.is_set():
                 raise Abandoned
         self._items[plan.name, generation] = items
         whole = len(events) < limit and (not events or row.position >= events[-1].position)
@@ -183,10 +183,10 @@ class Runner:
     ) -> int:
         """Apply events in order, as many as time allows; return the position of the last one."""
         until = math.inf if budget is None else time.perf_counter() + budget
-        each = _Each(self._services, plan, tx, until, self.ending, self.vanished)
+        each = _Each(self._services, plan, tx, until, self.ending, self.crashed)
         if inspect.iscoroutinefunction(plan.projection.apply):
-            guest = AsyncTransaction(tx, self._services.threads)
-            view = AsyncView(items, self._services.codec, tx, guest)
+            user_tx = AsyncTransaction(tx, self._services.threads)
+            view = AsyncView(items, self._services.codec, tx, user_tx)
             position: int = self._on_loop(tx, lambda: each.aapply(events, view))
             return position
         token = user_transaction.set(tx)
@@ -212,9 +212,9 @@ class Runner:
     def set_up(self, plan: ProjectionPlan, generation: int) -> Progress:
         """Prepare a generation for its first event."""
 
-        def verb(tx: Tx, guest: UserTx, row: ProjectionRow) -> None:
+        def verb(tx: Tx, user_tx: UserTx, row: ProjectionRow) -> None:
             items = Items(row.name, row.generation, row.position)
-            self._call(plan.projection.setup, items, tx, guest)
+            self._call(plan.projection.setup, items, tx, user_tx)
             now = self._services.clock.now()
             row.begun_at = now
             moved_to(row, row.position, now)
@@ -226,12 +226,12 @@ class Runner:
     def drop(self, plan: ProjectionPlan, generation: int) -> Progress:
         """Remove a retired generation and all that belongs to it."""
 
-        def verb(tx: Tx, guest: UserTx, row: ProjectionRow) -> None:
+        def verb(tx: Tx, user_tx: UserTx, row: ProjectionRow) -> None:
             if not stored.drop_items(tx, row.name, row.generation):
                 return  # the rest in another transaction
             items = Items(row.name, row.generation, row.position)
             if row.begun_at is not None:
-                self._call(plan.projection.teardown, items, tx, guest)
+                self._call(plan.projection.teardown, items, tx, user_tx)
             stored.delete(tx, row)
 
         self._items.pop((plan.name, generation), None)
@@ -245,7 +245,7 @@ class Runner:
         wanted: Callable[[ProjectionRow], bool],
     ) -> Progress:
         try:
-            with self._store.defining(f"projection {plan.name!r}") as (tx, guest):
+            with self._store.defining(f"projection {plan.name!r}") as (tx, user_tx):
                 row = stored.take(tx, plan.name, generation)
                 if row is None:
                     return Progress.BUSY
@@ -253,7 +253,7 @@ class Runner:
                     return Progress.MORE
                 if row.waits(self._services.clock.now()):
                     return Progress.WAITS
-                verb(tx, guest, row)
+                verb(tx, user_tx, row)
             return Progress.MORE
         except Exception as error:
             if self._store.driver.trouble(error) in (Trouble.GONE, Trouble.RETRY):
@@ -280,21 +280,23 @@ class Runner:
             exc_info=error,
         )
 
-    def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: UserTx) -> None:
+    def _call(self, method: Callable[[Any], Any], items: Items, tx: Tx, user_tx: UserTx) -> None:
         """Call a setup or a teardown; whatever it raises is an error that can be recorded."""
         try:
-            self._call_method(method, items, tx, guest)
+            self._call_method(method, items, tx, user_tx)
         except RESERVED as error:
             raise ReservedException(method.__qualname__, repr(error)) from error
 
-    def _call_method(self, method: Callable[[Any], Any], items: Items, tx: Tx, guest: UserTx) -> None:
+    def _call_method(self, method: Callable[[Any], Any], items: Items, tx: Tx, user_tx: UserTx) -> None:
         if inspect.iscoroutinefunction(method):
-            view = AsyncView(items, self._services.codec, tx, AsyncTransaction(guest, self._services.threads))
-            self._on_loop(guest, lambda: _contained(method, view))
+            view = AsyncView(
+                items, self._services.codec, tx, AsyncTransaction(user_tx, self._services.threads)
+            )
+            self._on_loop(user_tx, lambda: _contained(method, view))
             return
-        token = user_transaction.set(guest)
+        token = user_transaction.set(user_tx)
         try:
-            method(View(items, self._services.codec, tx, guest))
+            method(View(items, self._services.codec, tx, user_tx))
         finally:
             user_transaction.reset(token)
 
@@ -317,16 +319,18 @@ class _Each:
         tx: Tx,
         until: float,
         ending: threading.Event,
-        vanished: threading.Event,
+        crashed: threading.Event,
     ) -> None:
         self._apply = plan.projection.apply
         self._driver = services.store.driver
         self._tx = tx
         self._until = until
         self._ending = ending
-        self._vanished = vanished
+        self._crashed = crashed
         self._wanted = plan.deciders
-        self._minds = {decider.name: services.mind(decider.name) for decider in services.registry.deciders}
+        self._bound_deciders = {
+            decider.name: services.bound(decider.name) for decider in services.registry.deciders
+        }
 
     def apply(self, events: Sequence[EventRow], view: View) -> int:
         position = 0
@@ -363,13 +367,13 @@ class _Each:
     def _recorded(self, row: EventRow) -> Recorded[Any]:
         """An event as a value.  One of a decider that we do not have blocks: to pass it over would lose it
         for good, should another version of the app know it."""
-        mind = self._minds.get(row.decider)
-        if mind is None:
+        bound = self._bound_deciders.get(row.decider)
+        if bound is None:
             raise UnknownDefinition(row.decider)
-        return mind.recorded(row)
+        return bound.recorded(row)
 
     def _over(self) -> bool:
-        if self._vanished.is_set():
+        if self._crashed.is_set():
             raise Abandoned
         return time.perf_counter() > self._until or (self._ending.is_set() and self._until < math.inf)
 

@@ -124,10 +124,10 @@ class View(_Writing):
     view.tx.execute(f"INSERT INTO {view.table('orders')} ...")
     """
 
-    def __init__(self, items: Items, codec: Codec, tx: Tx, guest: UserTx) -> None:
+    def __init__(self, items: Items, codec: Codec, tx: Tx, user_tx: UserTx) -> None:
         super().__init__(items, codec)
         self._tx = tx
-        self.tx = Transaction(guest)  # your own SQL, in the same transaction
+        self.tx = Transaction(user_tx)  # your own SQL, in the same transaction
 
     def get(self, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, as `type`."""

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..errors import AnonymousStepMoved, GraphTampered
-from ..kernel.advance import Course
+from ..kernel.advance import RunGraph
 from ..kernel.anonymous import places_moved
 from ..kernel.graph import Document, Graph, thaw
 from ..kernel.rows import Claimed, RunRow
 from ..serialization.codec import Codec
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from .registry import Registry
 
 MOST_NODES = 300_000  # of stored graphs kept in memory; beyond that the longest unused go
@@ -36,7 +36,7 @@ class Values:
 class Courses:
     """Finds the graph of a run: the stored one if there is one, else that of its class."""
 
-    def __init__(self, store: SqlStore, codec: Codec, registry: Registry) -> None:
+    def __init__(self, store: Store, codec: Codec, registry: Registry) -> None:
         self._store = store
         self._registry = registry
         self._kept: OrderedDict[tuple[str, str], Graph] = OrderedDict()
@@ -44,23 +44,23 @@ class Courses:
         self._loading = threading.Lock()  # a hundred nodes of one run that begin together load it once
         self.values = Values(codec)
 
-    def of(self, claimed: Claimed) -> Course:
-        """The course of a run; raises where its graph is not known, or not what was signed."""
+    def of(self, claimed: Claimed) -> RunGraph:
+        """The run_graph of a run; raises where its graph is not known, or not what was signed."""
         graph = self.known(claimed)
         if graph is None:
             with self._loading:
                 graph = self.known(claimed) or self._load(claimed)
-        return Course(graph=graph, values=self.values, claimed=claimed, methods=claimed.run_kind == "class")
+        return RunGraph(graph=graph, values=self.values, claimed=claimed, methods=claimed.run_kind == "class")
 
-    def of_row(self, row: RunRow) -> Course:
+    def of_row(self, row: RunRow) -> RunGraph:
         return self.of(claimed_of_row(row))
 
-    def by(self, graph: Graph, row: RunRow) -> Course:
-        """The course of a run that is to go on by that graph."""
+    def by(self, graph: Graph, row: RunRow) -> RunGraph:
+        """The run_graph of a run that is to go on by that graph."""
         methods = row.kind == "class"
         if methods:
             graph = self._with_options(graph, row.type, row.id)
-        return Course(graph=graph, values=self.values, claimed=claimed_of_row(row), methods=methods)
+        return RunGraph(graph=graph, values=self.values, claimed=claimed_of_row(row), methods=methods)
 
     def known(self, claimed: Claimed) -> Graph | None:
         """The graph, if that needs no look into the database."""
@@ -107,7 +107,7 @@ class Courses:
 
 
 def claimed_of_row(row: RunRow) -> Claimed:
-    """What a course must know of a run that nobody has claimed anything of."""
+    """What a run_graph must know of a run that nobody has claimed anything of."""
     return Claimed(
         run_id=row.id,
         node="",

@@ -23,11 +23,11 @@ from ..definitions.functions import Definition
 from ..errors import UnknownDefinition, UnknownQueue
 from ..events import Drifted, ExecutionBegan
 from ..kernel.operations import Note
-from ..kernel.rows import Claimed, HistoryEvent, Lease
+from ..kernel.rows import Claimed, HistoryRow, Lease
 from ..observe import Observer
 from ..serialization.codec import Codec
-from ..stores.store import SqlStore
-from .bound_decider import DeciderMind
+from ..stores.store import Store
+from .bound_decider import LoadedDecider
 from .processes import Processes
 from .registry import Heroes, Registry
 from .run_graphs import Courses
@@ -47,7 +47,7 @@ class Local(Protocol):
 
     def deliver(self, claimed: Sequence[Claimed]) -> None: ...
 
-    def astray(self, tokens: Iterable[str]) -> None:
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
         """Whether these leases were committed is not known; their slots are free again."""
         ...
 
@@ -230,7 +230,7 @@ async def _cancel_all() -> list[str]:
 class Services:
     """One app's machinery, handed to whatever runs user code."""
 
-    store: SqlStore
+    store: Store
     committer: Committer
     clock: Clock
     codec: Codec
@@ -247,19 +247,19 @@ class Services:
     processes: Processes = field(default_factory=Processes)
 
     def __post_init__(self) -> None:
-        self.courses = Courses(self.store, self.codec, self.registry)
-        self._minds: dict[str, DeciderMind] = {}
+        self.run_graphs = Courses(self.store, self.codec, self.registry)
+        self._bound_deciders: dict[str, LoadedDecider] = {}
 
-    def mind(self, decider: Any) -> DeciderMind:
+    def bound(self, decider: Any) -> LoadedDecider:
         """The decider of that class or type, with what it remembers."""
         plan = self.registry.decider(decider)
-        mind = self._minds.get(plan.name)
-        if mind is None or mind.plan is not plan:
+        bound = self._bound_deciders.get(plan.name)
+        if bound is None or bound.plan is not plan:
             queue = plan.decider.queue or self.queues[0]
             if queue not in self.queues:
                 raise UnknownQueue(queue, self.queues)
-            mind = self._minds[plan.name] = DeciderMind(plan, self.codec, queue)
-        return mind
+            bound = self._bound_deciders[plan.name] = LoadedDecider(plan, self.codec, queue)
+        return bound
 
     def require(self, definition: Definition[Any, Any]) -> None:
         """Raise unless the app serves this very definition."""
@@ -292,9 +292,9 @@ class Services:
             lines = [self._line(event.run_id, *line)]
         self.committer.post(Note(events=lines, drifted=[event.run_id], announces=event), forever=True)
 
-    def _line(self, run_id: str, event: str, detail: object) -> HistoryEvent:
+    def _line(self, run_id: str, event: str, detail: object) -> HistoryRow:
         text = msgspec.json.encode(detail).decode()
-        return HistoryEvent(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
+        return HistoryRow(run_id=run_id, happened_at=self.clock.now(), event=event, detail=text)
 
     def began(self, claimed: Claimed, context: Context, kind: str | None = None) -> None:
         """Tell subscribers that an attempt begins here; call it only if there are some.

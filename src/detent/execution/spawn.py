@@ -235,7 +235,7 @@ def _write(frame: FrameCore, outgoing: Outgoing, steps: list[kernel_rows.Step]) 
         answer = yield Commit(operation)
     finally:
         if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
-            frame.services.local.astray(tokens_of(leased))
+            frame.services.local.unconfirmed(tokens_of(leased))
     frame.answered(answer)
     runs = {run.id: run for run in outgoing.runs}
     if leased and frame.services.local is not None:

@@ -1,6 +1,6 @@
 """Deciding: what follows from an input, as rows.
 
-A `Mind` is a decider as the store knows it: it folds events, and turns an input into
+A `BoundDecider` is a decider as the store knows it: it folds events, and turns an input into
 a `Turn`.  The store asks it under the instance's lock and carries the turn out:
 
     (events so far)  -> fold ->  state
@@ -116,7 +116,7 @@ class Turn(msgspec.Struct, frozen=True):
     cancels: Collection[str] = ()
 
 
-class Mind(Protocol):
+class BoundDecider(Protocol):
     """A decider, as the store asks it."""
 
     name: str
@@ -189,7 +189,7 @@ class Decide(Operation):
     decides what waits in the inbox, up to the input number `upto` if that is given.
     """
 
-    mind: Any
+    bound: Any
     run_id: str
     instance: str
     inputs: list[Given]
@@ -216,7 +216,7 @@ class Decided(msgspec.Struct, kw_only=True):
 class Enqueue(Operation):
     """Put an input into an instance's inbox; the same id again changes nothing."""
 
-    mind: Any
+    bound: Any
     run_id: str
     instance: str
     input: NewInput
@@ -230,14 +230,14 @@ class Enqueued(msgspec.Struct, kw_only=True):
     created: bool
 
 
-def instance_run(mind: Mind, run_id: str, instance: str, now: int) -> NewRun:
+def instance_run(bound: BoundDecider, run_id: str, instance: str, now: int) -> NewRun:
     """The run of an instance that begins."""
     return NewRun(
         id=run_id,
-        type=mind.name,
+        type=bound.name,
         kind=DECIDER,
-        queue=mind.queue,
-        priority=-mind.precedence,
+        queue=bound.queue,
+        priority=-bound.precedence,
         input=msgspec.json.encode(instance).decode(),
         created_at=now,
     )
@@ -252,18 +252,25 @@ class Followed(msgspec.Struct):
 
 
 def follow(
-    mind: Mind, run_id: str, turn: Turn, *, given: Given, after: int, pending: Collection[str], now: int
+    bound: BoundDecider,
+    run_id: str,
+    turn: Turn,
+    *,
+    given: Given,
+    after: int,
+    pending: Collection[str],
+    now: int,
 ) -> Followed:
     """The rows of a turn that begins after the event number `after`.
 
     `pending` are the keys of timers that wait: one that is cancelled leaves a record behind the events.
     """
-    coded = [*turn.events, *(mind.cancelled(key) for key in dict.fromkeys(turn.cancels) if key in pending)]
+    coded = [*turn.events, *(bound.cancelled(key) for key in dict.fromkeys(turn.cancels) if key in pending)]
     events = [
         EventRow(
             run_id=run_id,
             sequence=after + number,
-            decider=mind.name,
+            decider=bound.name,
             type=event.type,
             version=event.version,
             data=event.data,
@@ -278,38 +285,40 @@ def follow(
     for number, alarm in enumerate(turn.timers):  # the last one with a key replaces those before it
         alarms[number if alarm.key is None else alarm.key] = alarm
     executions = [
-        _timer(mind, run_id, f"timer:{last}.{number}", alarm, now)
+        _timer(bound, run_id, f"timer:{last}.{number}", alarm, now)
         for number, alarm in enumerate(alarms.values())
     ]
     executions += [
-        _effect(mind, run_id, f"effect:{last}.{number}", effect, now)
+        _effect(bound, run_id, f"effect:{last}.{number}", effect, now)
         for number, effect in enumerate(turn.effects)
     ]
     keys = {alarm.key for alarm in alarms.values() if alarm.key is not None}
     return Followed(events, executions, {*turn.cancels, *keys})
 
 
-def _timer(mind: Mind, run_id: str, node: str, alarm: Alarm, now: int) -> NewExecution:
-    row = _letter(mind, run_id, node, TIMER, mind.timer_job(alarm.type), alarm.due, now)
+def _timer(bound: BoundDecider, run_id: str, node: str, alarm: Alarm, now: int) -> NewExecution:
+    row = _letter(bound, run_id, node, TIMER, bound.timer_job(alarm.type), alarm.due, now)
     row.topic, row.input = alarm.key, alarm.data
     return row
 
 
-def _effect(mind: Mind, run_id: str, node: str, effect: Coded, now: int) -> NewExecution:
-    row = _letter(mind, run_id, node, EFFECT, mind.effect_job(effect.type), now, now)
+def _effect(bound: BoundDecider, run_id: str, node: str, effect: Coded, now: int) -> NewExecution:
+    row = _letter(bound, run_id, node, EFFECT, bound.effect_job(effect.type), now, now)
     row.input = effect.data
     return row
 
 
-def _letter(mind: Mind, run_id: str, node: str, kind: str, job: str, due: int, now: int) -> NewExecution:
+def _letter(
+    bound: BoundDecider, run_id: str, node: str, kind: str, job: str, due: int, now: int
+) -> NewExecution:
     return NewExecution(
         run_id=run_id,
         node=node,
         attempt=1,
         kind=kind,
         job=job,
-        queue=mind.queue,
-        precedence=mind.precedence,
+        queue=bound.queue,
+        precedence=bound.precedence,
         state=waiting_state(due, now),
         created_at=now,
         scheduled_for=due,
@@ -318,6 +327,6 @@ def _letter(mind: Mind, run_id: str, node: str, kind: str, job: str, due: int, n
 
 def inbox_execution(op: Enqueue, attempt: int, state: str) -> NewExecution:
     """The execution that empties an inbox."""
-    row = _letter(op.mind, op.run_id, INBOX, INBOX, op.job, op.now, op.now)
+    row = _letter(op.bound, op.run_id, INBOX, INBOX, op.job, op.now, op.now)
     row.attempt, row.state = attempt, state
     return row

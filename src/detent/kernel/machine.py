@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from .decide import EventRow, Mind
+from .decide import BoundDecider, EventRow
 from .drawing import quoted
 
 _SEEN = "#5b6770"
@@ -70,11 +70,11 @@ class HistoryStep(msgspec.Struct, frozen=True):
 class Trace:
     """Follows one instance, event by event; what it has read it need not keep."""
 
-    def __init__(self, mind: Mind) -> None:
-        self._mind = mind
+    def __init__(self, bound: BoundDecider) -> None:
+        self._bound = bound
         self._turn: list[EventRow] = []
         self._before = ""
-        self.state = mind.initial()
+        self.state = bound.initial()
         self.sequence = 0
 
     def feed(self, rows: Iterable[EventRow]) -> Iterator[HistoryStep]:
@@ -83,8 +83,8 @@ class Trace:
             if self._turn and row.turn != self._turn[0].turn:
                 yield self._step()
             if not self._turn:
-                self._before = self._mind.status(self.state)
-            self.state = self._mind.fold(self.state, [row])
+                self._before = self._bound.status(self.state)
+            self.state = self._bound.fold(self.state, [row])
             self.sequence = row.sequence
             self._turn.append(row)
 
@@ -99,10 +99,10 @@ class Trace:
             sequence=first.sequence,
             cause=first.cause,
             source=self._before,
-            target=self._mind.status(self.state),
+            target=self._bound.status(self.state),
             events=tuple(row.type for row in self._turn),
             happened_at=first.happened_at,
-            terminal=self._mind.terminal(self.state),
+            terminal=self._bound.terminal(self.state),
         )
         self._turn = []
         return step

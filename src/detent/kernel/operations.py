@@ -14,7 +14,7 @@ from .rows import (
     ExecutionKey,
     ExecutionState,
     GraphPart,
-    HistoryEvent,
+    HistoryRow,
     NewExecution,
     NewRun,
     Readiness,
@@ -74,7 +74,7 @@ class Park(Operation):
 class Note(Operation):
     """Lines for the history of runs, and runs to mark as drifted."""
 
-    events: list[HistoryEvent] = []
+    events: list[HistoryRow] = []
     drifted: list[str] = []  # their ids
     announces: Any = None  # the event that subscribers receive when this is committed
 
@@ -89,7 +89,7 @@ class SettlePlan(Row):
     again: NewExecution | None = None
     topic: str | None = None
     run: RunEnd | None = None
-    history: list[HistoryEvent] = []  # noqa: RUF012  (msgspec copies it)
+    history: list[HistoryRow] = []  # noqa: RUF012  (msgspec copies it)
     goes_on: bool = False  # the node has settled: its followers are to be looked at
 
 
@@ -105,7 +105,7 @@ class Settle(Operation):
     steps: list[Step] = []
     waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
-    course: Any = None  # of a node: the kernel's Course, by which its run goes on
+    run_graph: Any = None  # of a node: the kernel's RunGraph, by which its run goes on
     about: Claimed | None = None  # the execution, for events
 
 

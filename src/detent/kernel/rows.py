@@ -283,7 +283,7 @@ class Readiness(Row):
     settled: int
 
 
-class HistoryEvent(Row):
+class HistoryRow(Row):
     run_id: str
     happened_at: int
     event: str
@@ -362,7 +362,7 @@ class WorkerRow(Row):
     jobs: str = "[]"  # what it knows, so that others can tell what nobody does
 
 
-class Pulse(Row):
+class HeartbeatReading(Row):
     """What a worker looks at now and then."""
 
     now: int  # by the database's clock

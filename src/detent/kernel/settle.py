@@ -24,7 +24,7 @@ import msgspec
 
 from .operations import SettlePlan
 from .policies import recovery_wait
-from .rows import Claimed, ExecutionState, HistoryEvent, NewExecution, RunEnd, RunState
+from .rows import Claimed, ExecutionState, HistoryRow, NewExecution, RunEnd, RunState
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -272,11 +272,11 @@ def recover(
     return plan
 
 
-def _event(execution: Claimed, ending: Ending) -> HistoryEvent:
+def _event(execution: Claimed, ending: Ending) -> HistoryRow:
     detail = (
         f'{{"node":{_quoted(execution.node)},"attempt":{execution.attempt},"error":{ending.error or "null"}}}'
     )
-    return HistoryEvent(
+    return HistoryRow(
         run_id=execution.run_id, happened_at=ending.now, event=str(ending.outcome), detail=detail
     )
 

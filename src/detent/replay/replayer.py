@@ -45,7 +45,7 @@ from ..kernel.drift import Difference, End, Kind, Recording, Replay, judge
 from ..kernel.journal import Journal, cancel_key, order_key
 from ..serialization.codec import Codec
 from .frame import RecordedFrame
-from .virtual_loop import PIECE, StillLoop
+from .virtual_loop import PIECE, VirtualLoop
 
 DEFAULT_TIMEOUT = 30.0  # seconds of real time
 _MOST_TICKS = 10_000  # timers in a row without a word from the code
@@ -239,7 +239,7 @@ class Stage:
     def __init__(self, frame: RecordedFrame, timeout: float) -> None:
         self._frame = frame
         self._timeout = timeout
-        self._loop = StillLoop(self._rest, self._late, time.monotonic() + timeout)
+        self._loop = VirtualLoop(self._rest, self._late, time.monotonic() + timeout)
         self._loop.set_exception_handler(lambda loop, context: None)  # tasks that nobody awaited
         self._main: asyncio.Task[None] | None = None
         self._turns: list[tuple[bool, float, int, int, asyncio.Future[None]]] = []
@@ -335,7 +335,7 @@ class Stage:
     # When nothing moves
 
     def _rest(self, left: float | None) -> float | None:
-        """What happens next; the answer is how much time passes (stillness.StillLoop)."""
+        """What happens next; the answer is how much time passes (stillness.VirtualLoop)."""
         if self._frame.suspending:
             return self._hurry(left)
         if len(self._frame.seen.asked) != self._asked:

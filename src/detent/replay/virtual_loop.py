@@ -25,7 +25,7 @@ _OURS = 1  # the loop's own end of the pipe that wakes it up
 _DEAF_AFTER = 1.0  # seconds without a word, after which a socket is no reason to wait
 
 
-class StillLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.SelectorEventLoop):
     """Calls `rest(left)` when nothing is ready, `left` seconds before the next timer (None: there is none).
 
     The answer is how many seconds pass, or None to really wait a moment for a word from

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..errors import DatabaseUnavailable, TransactionMisused
 from ..kernel.operations import Recovered, RunChange
 from ..process_forks import pause_at_forks, watch_forks
-from .connection import Lane, Pool
+from .connection import Connection, Pool
 from .driver import RETRIED_FOR, Driver, Line, Trouble, Tx, UserTx, news, user_transaction
 from .process_forks import FORK_WAIT
 
@@ -20,7 +20,7 @@ MOST_ASIDE = 8  # connections on which blocked operations wait
 SORTING = 2  # connections for reads that sort
 
 
-class StoreCore:
+class BaseStore:
     """The connections of a store, and the ways in which its verbs use them."""
 
     def __init__(self, driver: Driver, *, dialect: str, pool_size: int = 10) -> None:
@@ -28,18 +28,20 @@ class StoreCore:
         self.dialect = dialect
         self.patience = 0.0  # seconds that reads wait for a database that is away
         waits = driver.lock_waits
-        self._writer = Lane(driver, driver.writing, lock_wait=waits[Line.MAIN])
+        self._writer = Connection(driver, driver.writing, lock_wait=waits[Line.MAIN])
         # Where writers take turns anyway, they share one connection.
         alone = driver.writing is not None
-        self._splits = self._writer if alone else Lane(driver, lock_wait=waits[Line.SPLIT])
-        self._claims = self._writer if alone else Lane(driver)
-        self._beats = self._writer if alone else Lane(driver)
+        self._splits = self._writer if alone else Connection(driver, lock_wait=waits[Line.SPLIT])
+        self._claims = self._writer if alone else Connection(driver)
+        self._beats = self._writer if alone else Connection(driver)
         self._asides = Pool(driver, MOST_ASIDE, lock_wait=waits[Line.ASIDE])
         self._verbs = Pool(driver, pool_size)  # writes by themselves; they may wait for locks for long
         self._pool = Pool(driver, pool_size, patience=lambda: self.patience)
-        self._guests = Pool(driver, pool_size, guests=True, patience=lambda: self.patience)
-        # Not from the guests' pool: bodies of steps, which hold its connections, read too.
-        self._sorting = Pool(driver, SORTING, guests=True, patience=lambda: self.patience)
+        self._user_connections = Pool(
+            driver, pool_size, user_connections=True, patience=lambda: self.patience
+        )
+        # Not from the user_connections' pool: bodies of steps, which hold its connections, read too.
+        self._sorting = Pool(driver, SORTING, user_connections=True, patience=lambda: self.patience)
         # Called with what a verb has changed, after its commit; must not raise.
         self.on_change: Callable[[list[RunChange | Recovered]], None] = lambda changed: None
         self._is_inherited = False  # this process was forked, and the store is the parent's
@@ -78,10 +80,10 @@ class StoreCore:
         for part in self._parts():
             part.forsake()
 
-    def _parts(self) -> list[Lane | Pool]:
+    def _parts(self) -> list[Connection | Pool]:
         """All connections, the writers' first."""
-        lanes = dict.fromkeys((self._writer, self._splits, self._claims, self._beats))
-        return [*lanes, self._asides, self._verbs, self._pool, self._guests, self._sorting]
+        connections = dict.fromkeys((self._writer, self._splits, self._claims, self._beats))
+        return [*connections, self._asides, self._verbs, self._pool, self._user_connections, self._sorting]
 
     # Transactions of users
 
@@ -99,7 +101,10 @@ class StoreCore:
             with self._writer.user_transaction(owner) as tx:
                 yield tx
         else:
-            with self._guests.lane() as lane, lane.user_transaction(owner, isolation) as tx:
+            with (
+                self._user_connections.connection() as connection,
+                connection.user_transaction(owner, isolation) as tx,
+            ):
                 yield tx
 
     @contextmanager
@@ -109,19 +114,19 @@ class StoreCore:
         They are one, except where defining a table commits: there the locks must outlast that.
         """
         if self.driver.ddl_commits:
-            lane = Lane(self.driver)  # not from the pool: what the user's code reads needs that
+            connection = Connection(self.driver)  # not from the pool: what the user's code reads needs that
             try:
                 with (
-                    lane.transaction() as tx,
-                    self.transaction(owner, isolation="read committed") as guest,
+                    connection.transaction() as tx,
+                    self.transaction(owner, isolation="read committed") as user_tx,
                 ):
-                    guest.may_end = True
-                    yield tx, guest
+                    user_tx.may_end = True
+                    yield tx, user_tx
             finally:
-                lane.close()
+                connection.close()
         else:
-            with self.transaction(owner, isolation="read committed") as guest:
-                yield guest, guest
+            with self.transaction(owner, isolation="read committed") as user_tx:
+                yield user_tx, user_tx
 
     def inside(self) -> UserTx | None:
         """The transaction of a user's code on this database that the caller runs in."""
@@ -147,8 +152,8 @@ class StoreCore:
         """Run a verb in a transaction of its own; neither the committer nor a heartbeat waits for it."""
         if self.driver.writing is not None:
             return self._again(self._writer, verb)
-        with self._verbs.lane() as lane:
-            return self._again(lane, verb, unless_blocked=unless_blocked)
+        with self._verbs.connection() as connection:
+            return self._again(connection, verb, unless_blocked=unless_blocked)
 
     def _write_batch(self, line: Line | None, verb: Callable[[Tx], T]) -> T:
         """Run a verb of the committer; when a lock cannot be had, the committer decides what to do.
@@ -158,10 +163,10 @@ class StoreCore:
         if line is None:
             return self._again(self._writer, verb)
         if line is Line.ASIDE and self.driver.writing is None:
-            with self._asides.lane() as lane:
-                return self._again(lane, verb, unless_blocked=True)
-        lane = self._splits if line is Line.SPLIT else self._writer
-        return self._again(lane, verb, unless_blocked=True)
+            with self._asides.connection() as connection:
+                return self._again(connection, verb, unless_blocked=True)
+        connection = self._splits if line is Line.SPLIT else self._writer
+        return self._again(connection, verb, unless_blocked=True)
 
     def joined(self, connection: Any) -> Tx:
         """A transaction that belongs to the user: we write into it, and never end it."""
@@ -173,7 +178,7 @@ class StoreCore:
         if held is not None:  # in memory there is one connection, and a user's code holds it
             yield held
             return
-        with (pool or self._pool).lane() as lane, lane.autocommit() as tx:
+        with (pool or self._pool).connection() as connection, connection.autocommit() as tx:
             yield tx
 
     def _told(self, tx: Tx, answer: T) -> T:
@@ -181,7 +186,7 @@ class StoreCore:
         self.driver.notify(tx, news(work=True, runs=answer if isinstance(answer, list) else []))
         return answer
 
-    def _changing(self, verb: Callable[[Tx], T], lane: Lane | None = None) -> T:
+    def _changing(self, verb: Callable[[Tx], T], connection: Connection | None = None) -> T:
         """Run a verb that changes the states of runs, and report them when that is durable."""
         changed: list[RunChange | Recovered] = []
 
@@ -190,13 +195,18 @@ class StoreCore:
             changed[:] = tx.changed
             return answer
 
-        answer = self.write(noting) if lane is None else self._again(lane, noting)
+        answer = self.write(noting) if connection is None else self._again(connection, noting)
         if changed:
             self.on_change(changed)
         return answer
 
     def _again(
-        self, lane: Lane, verb: Callable[[Tx], T], *, alone: bool = False, unless_blocked: bool = False
+        self,
+        connection: Connection,
+        verb: Callable[[Tx], T],
+        *,
+        alone: bool = False,
+        unless_blocked: bool = False,
     ) -> T:
         """Run a verb in a transaction; a deadlock or a busy database means: once more.
 
@@ -208,7 +218,7 @@ class StoreCore:
         attempt = 0
         while True:
             try:
-                return lane.perform(verb, alone=alone)
+                return connection.perform(verb, alone=alone)
             except Exception as error:
                 if self.driver.trouble(error) is not Trouble.RETRY:
                     raise

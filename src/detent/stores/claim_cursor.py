@@ -1,14 +1,13 @@
-"""A trail: where a worker's claims have got to, so that they need not begin at the beginning each time.
+"""A cursor for claims: where a worker's claims have got to, so that they need not start at the beginning.
 
-What was claimed leaves the index of what is ready only when no transaction anywhere can see it there
-any more.  Beside a session that was forgotten in its transaction the index grows by every execution, and
-a claim that begins at its front steps over all of them: after a million it takes longer than the work.
+An index entry of a claimed execution disappears only when no transaction can see it any more.  An
+idle transaction keeps all of them.  Then a claim that starts at the front of the index steps over every
+execution since: after a million executions the claim takes longer than the work.
 
-So whoever finds that looking over everything is dear goes on from the last places: for each priority from
-a little before the last execution that it claimed.  What appears elsewhere (a priority that was not seen
-before, something old that was held or handed back) is found by looking over everything all the same, now
-and then: as often as a small share of the time allows.  Where it is cheap, as it nearly always is, every
-claim looks over everything.
+A worker whose scan of the whole index is slow continues from its last places: for each priority from a
+little before the last execution that it claimed.  Executions that appear elsewhere (a new priority, an
+old execution that was held or handed back) are found by a scan of the whole index, as often as a small
+share of the time allows.  While the scan is quick, which is nearly always, every claim does it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-DEAR = 0.01  # seconds that a look over everything may take without being counted
-EVERY = 1.0  # seconds between two dear looks, also where there is enough to do without
-SHARE = 0.03  # of the time may go to dear looks ...
+SLOW = 0.01  # seconds that a scan may take without being counted
+EVERY = 1.0  # seconds between two slow scans, also where there is enough to do without
+SHARE = 0.03  # of the time may go to slow scans ...
 MOST = 1.0  # ... and so many seconds at once, when there were none for long
 MARGIN = 1_000_000  # microseconds: a start may be committed after another that was made after it
 
 
-class Trail:
+class ClaimCursor:
     """The last places of one worker; not for two threads at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,25 +33,25 @@ class Trail:
         self._step = 0
         self._last = 0.0  # how long the last look over everything took
         self._looked_at = clock()
-        self._credit = MOST  # seconds that dear looks may take, as of `_counted_at`
+        self._credit = MOST  # seconds that slow scans may take, as of `_counted_at`
         self._counted_at = clock()
 
     @property
-    def dear(self) -> bool:
+    def slow_scan(self) -> bool:
         """Whether looking over everything takes long."""
-        return self._last > DEAR
+        return self._last > SLOW
 
     def wanted(self) -> bool:
         """Whether to look over everything this time."""
-        return not self.dear or (self._clock() - self._looked_at >= EVERY and self.affordable())
+        return not self.slow_scan or (self._clock() - self._looked_at >= EVERY and self.affordable())
 
     def affordable(self) -> bool:
         """Whether there is time for another look over everything."""
-        return not self.dear or self._left() > 0
+        return not self.slow_scan or self._left() > 0
 
     def looked(self, seconds: float) -> None:
         """It took so long."""
-        self._credit = self._left() - (seconds if seconds > DEAR else 0.0)
+        self._credit = self._left() - (seconds if seconds > SLOW else 0.0)
         self._counted_at = self._looked_at = self._clock()
         self._last = seconds
 
@@ -85,4 +84,4 @@ class Trail:
     @property
     def timers(self) -> int:
         """Where to go on among timers, unless it is a look over everything."""
-        return self._timers - MARGIN if self.dear else 0
+        return self._timers - MARGIN if self.slow_scan else 0

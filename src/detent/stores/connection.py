@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from ..errors import DatabaseUnavailable, TransactionEnded
 from .driver import LOCK_WAIT, Driver, Trouble, Tx, UserTx
-from .process_forks import SuspendedLane, SuspendedPool
+from .process_forks import SuspendedConnection, SuspendedPool
 
 T = TypeVar("T")
 log = logging.getLogger("detent")
@@ -21,24 +21,26 @@ log = logging.getLogger("detent")
 class Reading(Tx):
     """Queries outside of a transaction."""
 
-    __slots__ = ("_lane",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, driver: Driver, lane: Lane) -> None:
-        self._lane = lane
-        super().__init__(driver, lane.ask_again(lambda connection: connection))
+    def __init__(self, driver: Driver, connection: Connection) -> None:
+        self._connection = connection
+        super().__init__(driver, connection.ask_again(lambda connection: connection))
 
     def query(self, statement: str, **params: Any) -> list[tuple[Any, ...]]:
-        return self._lane.ask_again(lambda connection: Tx(self.driver, connection).query(statement, **params))
+        return self._connection.ask_again(
+            lambda connection: Tx(self.driver, connection).query(statement, **params)
+        )
 
     def ask(self, statement: str, **params: Any) -> Callable[[], list[tuple[Any, ...]]]:
         rows = self.query(statement, **params)
         return lambda: rows
 
 
-class Lane(SuspendedLane):
+class Connection(SuspendedConnection):
     """A connection of its own for one purpose, opened when first needed, replaced when it breaks.
 
-    A lane for guests runs users' statements too, and has the server's own settings.
+    A connection for user_connections runs users' statements too, and has the server's own settings.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Lane(SuspendedLane):
         driver: Driver,
         lock: Any | None = None,
         *,
-        guests: bool = False,
+        user_connections: bool = False,
         lock_wait: float = LOCK_WAIT,
         patience: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -54,7 +56,7 @@ class Lane(SuspendedLane):
         self._lock: Any = lock if lock is not None else threading.RLock()
         self._lock_wait = lock_wait
         self._patience = patience  # seconds for which queries wait for a database that is away
-        self._guests = guests
+        self._user_connections = user_connections
         self._connection: Any = None
 
     @contextmanager
@@ -165,7 +167,7 @@ class Lane(SuspendedLane):
         if self._connection is None:
             try:
                 connection = self._driver.connect()
-                if self._guests:
+                if self._user_connections:
                     self._driver.tune_for_users(connection)
                 else:
                     self._driver.tune(connection, self._lock_wait)
@@ -192,7 +194,7 @@ class Lane(SuspendedLane):
 
     def _explain(self, connection: Any, error: BaseException) -> None:
         """Raise what a lost connection does not say: that there was no answer."""
-        if getattr(connection, "unanswered", False) and not self._guests:
+        if getattr(connection, "unanswered", False) and not self._user_connections:
             raise DatabaseUnavailable(self._driver.name, "the server does not answer") from error
 
     def drop(self) -> None:
@@ -210,48 +212,52 @@ class Lane(SuspendedLane):
 
 
 class Pool(SuspendedPool):
-    """A few lanes to share: for reads, or for users' transactions."""
+    """A few connections to share: for reads, or for users' transactions."""
 
     def __init__(
         self,
         driver: Driver,
         size: int,
         *,
-        guests: bool = False,
+        user_connections: bool = False,
         lock_wait: float = LOCK_WAIT,
         patience: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._driver = driver
-        self._settings: dict[str, Any] = {"guests": guests, "lock_wait": lock_wait, "patience": patience}
-        self._free: list[Lane] = []
-        self._lanes: WeakSet[SuspendedLane] = WeakSet()
-        self._closed = 0  # how often: a lane that somebody has at that moment is closed by him
+        self._settings: dict[str, Any] = {
+            "user_connections": user_connections,
+            "lock_wait": lock_wait,
+            "patience": patience,
+        }
+        self._free: list[Connection] = []
+        self._connections: WeakSet[SuspendedConnection] = WeakSet()
+        self._closed = 0  # how often: a connection that somebody has at that moment is closed by him
         self._slots: Any = threading.BoundedSemaphore(size)
         self._guard: Any = threading.Lock()
 
     @contextmanager
-    def lane(self) -> Iterator[Lane]:
+    def connection(self) -> Iterator[Connection]:
         with self._slots:
             with self._guard:
                 closed = self._closed
-                lane = self._free.pop() if self._free else self._new()
+                connection = self._free.pop() if self._free else self._new()
             try:
-                yield lane
+                yield connection
             finally:
                 with self._guard:
                     if closed == self._closed:
-                        self._free.append(lane)
+                        self._free.append(connection)
                     else:
-                        lane.close()
+                        connection.close()
 
-    def _new(self) -> Lane:
-        lane = Lane(self._driver, self._driver.reading, **self._settings)
-        self._lanes.add(lane)
-        return lane
+    def _new(self) -> Connection:
+        connection = Connection(self._driver, self._driver.reading, **self._settings)
+        self._connections.add(connection)
+        return connection
 
     def close(self) -> None:
         with self._guard:
             self._closed += 1
-            for lane in self._free:
-                lane.close()
+            for connection in self._free:
+                connection.close()
             self._free.clear()

@@ -53,7 +53,7 @@ class Line(Enum):
     ASIDE = "aside"  # what is blocked: nothing else waits behind it
 
 
-class Office(Protocol):
+class Liveness(Protocol):
     """Which workers live.  A worker's sign of life dies with its process, without a clock."""
 
     def take(self, worker: WorkerRow) -> bool:
@@ -83,7 +83,7 @@ class Office(Protocol):
     def leave(self) -> None: ...
 
 
-class Lessor(Protocol):
+class Slots(Protocol):
     """A worker that takes what becomes ready in a commit of its own process, already leased."""
 
     @property
@@ -100,35 +100,35 @@ class Lessor(Protocol):
         """The commit did not come to pass: the slots are free again."""
         ...
 
-    def astray(self, tokens: Iterable[str]) -> None:
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
         """Whether these leases were committed is not known; their slots are free again."""
         ...
 
 
-class Offer:
+class SlotOffer:
     """The leases that a transaction hands out; they come back when it does not come to pass.
 
     So many executions of this worker end with this transaction (`ending`): their slots are handed on.
     """
 
-    def __init__(self, lessor: Lessor, ending: int) -> None:
-        self._lessor = lessor
+    def __init__(self, slots: Slots, ending: int) -> None:
+        self._slots = slots
         self._ending = ending
         self._taken: list[str] = []
 
     @property
     def id(self) -> str:
-        return self._lessor.id
+        return self._slots.id
 
     def reserve(self, job: str, queue: str) -> Lease | None:
-        lease = self._lessor.reserve(job, queue, handed_on=len(self._taken) < self._ending)
+        lease = self._slots.reserve(job, queue, handed_on=len(self._taken) < self._ending)
         if lease is not None:
             self._taken.append(lease.token)
         return lease
 
-    def renewed(self) -> Offer:
+    def renewed(self) -> SlotOffer:
         """For another try: what the one before has taken is free again."""
-        self._lessor.give_back(self._taken)
+        self._slots.give_back(self._taken)
         self._taken = []
         return self
 
@@ -136,7 +136,7 @@ class Offer:
         """It failed, perhaps after its commit: look for these leases soon."""
         taken, self._taken = self._taken, []
         if taken:
-            self._lessor.astray(taken)
+            self._slots.unconfirmed(taken)
 
 
 class Listener(Protocol):
@@ -148,7 +148,7 @@ class Listener(Protocol):
         """Payloads that came, waiting at most so long.  An empty payload: something changed."""
         ...
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         """From another thread: end a wait that would go on for long."""
         ...
 
@@ -179,7 +179,7 @@ class Driver(Protocol):
     statements: Statements
     queries: Queries  # their parameters are `:name`: `adapt` what is made of them
     lock_waits: Mapping[Line, float]  # seconds that a batch waits for a lock
-    writing: Any  # the lock that all lanes share where only one may write; else None
+    writing: Any  # the lock that all connections share where only one may write; else None
     reading: Any  # the same for reads
     largest: int  # bytes in one parameter; on MySQL in one statement, the server's packet limit
     ddl_commits: bool  # whether CREATE TABLE ends the transaction
@@ -208,7 +208,7 @@ class Driver(Protocol):
         ...
 
     def suspend(self, deadline: float) -> None:
-        """Before a fork, where connections must be closed: close those that no lane has, and open no more."""
+        """Before a fork that needs closed connections: close the unused ones, and open no more."""
         ...
 
     def resume(self) -> None:
@@ -313,7 +313,7 @@ class Driver(Protocol):
 
     def listener(self) -> Listener: ...
 
-    def office(self) -> Office: ...
+    def liveness(self) -> Liveness: ...
 
     def migration_lock(self, tx: Tx) -> AbstractContextManager[None]:
         """One migrator at a time."""

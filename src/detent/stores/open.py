@@ -12,14 +12,14 @@ from ..arguments import refuse
 from ..errors import UnknownScheme
 from .addresses import is_conninfo, postgres_address
 from .driver import Driver
-from .store import SqlStore
+from .store import Store
 
 if TYPE_CHECKING:
     from .mysql.driver import MySqlDriver
     from .postgres.driver import PostgresDriver
 
 
-def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
+def open_store(url: str, *, pool_size: int = 10) -> Store:
     """Return the store of a URL; nothing is connected yet.
 
     Drivers are imported when they are asked for: loading psycopg takes longer than all of Detent.
@@ -29,9 +29,9 @@ def open_store(url: str, *, pool_size: int = 10) -> SqlStore:
         from .sqlite.driver import SqliteDriver
 
         driver = SqliteDriver(_sqlite_path(url))
-        return SqlStore(driver, dialect="sqlite", pool_size=pool_size)
+        return Store(driver, dialect="sqlite", pool_size=pool_size)
     driver = _server(url)
-    return SqlStore(driver, dialect="mysql" if driver.name == "MySQL" else "postgres", pool_size=pool_size)
+    return Store(driver, dialect="mysql" if driver.name == "MySQL" else "postgres", pool_size=pool_size)
 
 
 def _server(url: str) -> PostgresDriver | MySqlDriver:

@@ -12,8 +12,8 @@ INHERITED = "this was opened by the process that this one was forked from"
 FORK_WAIT = 2.0  # seconds that a fork waits for transactions under way, where connections must be closed
 
 
-class SuspendedLane:
-    """What a lane does around a fork."""
+class SuspendedConnection:
+    """What a connection does around a fork."""
 
     _driver: Any
     _lock: Any
@@ -53,23 +53,23 @@ class SuspendedPool:
     _driver: Any
     _guard: Any
     _slots: Any
-    _lanes: WeakSet[SuspendedLane]
+    _connections: WeakSet[SuspendedConnection]
     _suspended = False
 
     def suspend(self, deadline: float) -> None:
         if self._guard.acquire(timeout=max(0.0, deadline - time.monotonic())):
             self._suspended = True
-            for lane in self._lanes:
-                lane.suspend(deadline)
+            for connection in self._connections:
+                connection.suspend(deadline)
 
     def resume(self) -> None:
         if self._suspended:
             self._suspended = False
-            for lane in self._lanes:
-                lane.resume()
+            for connection in self._connections:
+                connection.resume()
             self._guard.release()
 
     def forsake(self) -> None:
         self._slots = self._guard = Refusal(self._driver.inherited)
-        for lane in self._lanes:
-            lane.forsake()
+        for connection in self._connections:
+            connection.forsake()

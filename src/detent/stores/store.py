@@ -1,4 +1,4 @@
-"""SqlStore: every verb once, over a driver.
+"""Store: every verb once, over a driver.
 
 Each verb is one transaction.  Its docstring says what calling it twice does;
 `now` is an argument, in microseconds.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
-from ..kernel.advance import Course
+from ..kernel.advance import RunGraph
 from ..kernel.decide import Decide
 from ..kernel.operations import Operation, Settle
 from ..kernel.rows import (
@@ -18,9 +18,9 @@ from ..kernel.rows import (
     Claimed,
     ExecutionRow,
     ExecutionState,
+    HeartbeatReading,
     Message,
     NewExecution,
-    Pulse,
     RunEnd,
     RunRow,
     Step,
@@ -28,8 +28,8 @@ from ..kernel.rows import (
 )
 from . import migrate as migrations
 from .batch import apply as batches
-from .claim_cursor import Trail
-from .driver import Lessor, Line, Offer, Trouble, Tx, batch, rows_to
+from .claim_cursor import ClaimCursor
+from .driver import Line, SlotOffer, Slots, Trouble, Tx, batch, rows_to
 from .verbs import cancel as canceling
 from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
 from .verbs.deciders import DeciderVerbs
@@ -50,7 +50,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class SqlStore(DeciderVerbs):
+class Store(DeciderVerbs):
     """The verbs of Detent on one database."""
 
     # Schema
@@ -63,9 +63,9 @@ class SqlStore(DeciderVerbs):
     def check_schema(self) -> None:
         """Raise unless the database has the schema of this version."""
         known = migrations.migrations(self.dialect)
-        with self._pool.lane() as lane:
+        with self._pool.connection() as connection:
             try:
-                with lane.transaction() as tx:
+                with connection.transaction() as tx:
                     applied = migrations.applied(tx)
             except Exception as error:
                 if isinstance(error, DatabaseUnavailable) or not self.driver.is_missing_table(error):
@@ -80,7 +80,7 @@ class SqlStore(DeciderVerbs):
         operations: Sequence[Operation],
         *,
         helpers_wanted: bool = False,
-        lessor: Lessor | None = None,
+        slots: Slots | None = None,
         line: Line | None = None,
     ) -> batches.Applied:
         """Apply all operations in one transaction, and answer each.
@@ -89,12 +89,12 @@ class SqlStore(DeciderVerbs):
         """
         answers = self._quickly(operations) if line in (None, Line.MAIN) else None
         if answers is None:
-            return self._slowly(operations, helpers_wanted, lessor, line)
+            return self._slowly(operations, helpers_wanted, slots, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
         if not left:
             return batches.Applied(answers)
         try:
-            rest = self._slowly([operations[number] for number in left], helpers_wanted, lessor, line)
+            rest = self._slowly([operations[number] for number in left], helpers_wanted, slots, line)
         except Exception as error:
             if len(left) == len(operations):
                 raise
@@ -108,25 +108,25 @@ class SqlStore(DeciderVerbs):
         self,
         operations: Sequence[Operation],
         helpers_wanted: bool,
-        lessor: Lessor | None,
+        slots: Slots | None,
         line: Line | None,
     ) -> batches.Applied:
-        if lessor is None:
+        if slots is None:
             return self._write_batch(
                 line, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
             )
         settles = [op.ends if isinstance(op, Decide) else op for op in operations]
-        ending = sum(isinstance(op, Settle) and op.worker == lessor.id for op in settles)
-        offer = Offer(lessor, ending)
+        ending = sum(isinstance(op, Settle) and op.worker == slots.id for op in settles)
+        slot_offer = SlotOffer(slots, ending)
         try:
             return self._write_batch(
                 line,
                 lambda tx: batches.apply(
-                    tx, operations, helpers_wanted=helpers_wanted, lessor=offer.renewed()
+                    tx, operations, helpers_wanted=helpers_wanted, slots=slot_offer.renewed()
                 ),
             )
         except BaseException:
-            offer.withdraw()
+            slot_offer.withdraw()
             raise
 
     def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
@@ -170,17 +170,17 @@ class SqlStore(DeciderVerbs):
         jobs: Sequence[str],
         tokens: Sequence[str],
         now: int,
-        trail: Trail | None = None,
+        claim_cursor: ClaimCursor | None = None,
     ) -> list[Claimed]:
         """Lease what is due, at most one per token; twice leases the next ones."""
-        trail = trail or Trail()
+        claim_cursor = claim_cursor or ClaimCursor()
         claimed = self._again(
             self._claims,
             lambda tx: claims.claim(
-                tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, trail=trail
+                tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, claim_cursor=claim_cursor
             ),
         )
-        trail.committed()
+        claim_cursor.committed()
         return claimed()
 
     def claim_overdue(
@@ -212,11 +212,11 @@ class SqlStore(DeciderVerbs):
             return {row[0] for row in tx.query(tx.sql.held_tokens, worker=worker)}
 
     def register(self, worker: WorkerRow) -> None:
-        """Put a worker into office; twice is an error."""
+        """Add a worker's row; twice is an error."""
         self._again(self._beats, lambda tx: claims.register(tx, worker))
 
     def renew(self, worker: str, *, lease: int, now: int) -> bool:
-        """Extend a worker's lease; False when it is no longer in office.  Twice extends it again.
+        """Extend a worker's lease; False when it is no longer alive.  Twice extends it again.
 
         Leases are kept by the database's clock where it has one: machines disagree.
         """
@@ -229,7 +229,7 @@ class SqlStore(DeciderVerbs):
             )
         )
 
-    def bury(
+    def reap(
         self,
         worker: str,
         *,
@@ -238,12 +238,12 @@ class SqlStore(DeciderVerbs):
         counted: bool = True,
         unless_renewed: int | None = None,
     ) -> list[NewExecution] | None:
-        """Take a worker out of office and give its work back; twice: None.
+        """Take a worker declared dead and give its work back; twice: None.
 
         `unless_renewed`: only as long as its lease ends then, as when it was found dead.
         """
         return self._changing(
-            lambda tx: claims.bury(
+            lambda tx: claims.reap(
                 tx,
                 worker,
                 counted=counted,
@@ -254,19 +254,23 @@ class SqlStore(DeciderVerbs):
             self._beats,
         )
 
-    def pulse(self, *, now: int, runs: Sequence[str] = (), trail: Trail | None = None) -> Pulse:
+    def read_heartbeat(
+        self, *, now: int, runs: Sequence[str] = (), claim_cursor: ClaimCursor | None = None
+    ) -> HeartbeatReading:
         """Workers, timers, ready work, and which of these runs are paused or canceled."""
         with self._beats.autocommit() as tx:
-            return claims.pulse(tx, runs=runs, now=now, trail=trail or Trail())
+            return claims.read_heartbeat(tx, runs=runs, now=now, claim_cursor=claim_cursor or ClaimCursor())
 
     def workers(self) -> list[WorkerRow]:
         with self._reading() as tx:
             return claims.workers(tx)
 
-    def next_due(self, trail: Trail | None = None) -> int | None:
+    def next_due(self, claim_cursor: ClaimCursor | None = None) -> int | None:
         """When the next timer is due."""
         with self._reading() as tx:
-            due: int | None = tx.query(tx.sql.next_due, floor=trail.timers if trail is not None else 0)[0][0]
+            due: int | None = tx.query(
+                tx.sql.next_due, floor=claim_cursor.timers if claim_cursor is not None else 0
+            )[0][0]
             return due
 
     def next_deadline(self) -> int | None:
@@ -282,13 +286,13 @@ class SqlStore(DeciderVerbs):
         self._changing(lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id]))
 
     def resume(
-        self, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
+        self, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
     ) -> None:
-        """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its course."""
+        """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its run_graph."""
         try:
             self._changing(
                 lambda tx: self._told(
-                    tx, control.resume(tx, run_id, now=now, course=course, accept_drift=accept_drift)
+                    tx, control.resume(tx, run_id, now=now, run_graph=run_graph, accept_drift=accept_drift)
                 ),
             )
         except Exception as error:
@@ -307,18 +311,20 @@ class SqlStore(DeciderVerbs):
         """End a run and its children; twice is InvalidState."""
         return self._changing(lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now)))
 
-    def skip(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+    def skip(self, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> None:
         """Go on as if a node had completed; twice is InvalidState."""
-        self._changing(lambda tx: self._told(tx, nodes.skip(tx, run_id, node, course=course, now=now)))
+        self._changing(lambda tx: self._told(tx, nodes.skip(tx, run_id, node, run_graph=run_graph, now=now)))
 
-    def reattempt(self, run_id: str, node: str, *, course: Course | None, now: int) -> None:
+    def reattempt(self, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> None:
         """Begin another attempt at a node that stopped; twice is CannotReattempt."""
-        self._changing(lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, course=course, now=now)))
+        self._changing(
+            lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, run_graph=run_graph, now=now))
+        )
 
-    def reconcile(self, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
+    def reconcile(self, run_id: str, *, run_graph: RunGraph, now: int, mine: str | None = None) -> bool:
         """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
         return self._changing(
-            lambda tx: self._told(tx, nodes.reconcile(tx, run_id, course=course, now=now, mine=mine)),
+            lambda tx: self._told(tx, nodes.reconcile(tx, run_id, run_graph=run_graph, now=now, mine=mine)),
         )
 
     def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
@@ -340,9 +346,9 @@ class SqlStore(DeciderVerbs):
         """Give a class's run its graph to keep; twice is InvalidState."""
         self.write(lambda tx: graphs.freeze(tx, run_id, text, signature, now))
 
-    def replace_graph(self, run_id: str, text: str, *, course: Course, now: int) -> None:
-        """Give a paused run another graph, that of the course; twice gives it the same again."""
-        self.write(lambda tx: graphs.replace(tx, run_id, text, course=course, now=now))
+    def replace_graph(self, run_id: str, text: str, *, run_graph: RunGraph, now: int) -> None:
+        """Give a paused run another graph, that of the run_graph; twice gives it the same again."""
+        self.write(lambda tx: graphs.replace(tx, run_id, text, run_graph=run_graph, now=now))
 
     def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
         """Runs of a class that were last settled under another graph."""

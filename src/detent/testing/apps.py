@@ -17,7 +17,7 @@ from ..definitions.deciders import Decider, is_decider
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
 from ..kernel.rows import RunState
-from ..stores.store import SqlStore
+from ..stores.store import Store
 from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
@@ -47,7 +47,7 @@ class TestingApp(App):
         *,
         include: Any = (),
         clock: ManualClock | None = None,
-        store: SqlStore | None = None,
+        store: Store | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock if clock is not None else ManualClock()

@@ -111,12 +111,12 @@ class _Trial:
         worker = first.engine.worker
         assert worker is not None
         self._run_until_dead(first, store)
-        worker.vanish()
+        worker.crash()
         store.dead = True
         second = self._app(driver, clock, None)
         crashing(second).recorded = store.recorded
         with second:
-            second.engine.store.bury(worker.id, max_recoveries=10, now=clock.now())
+            second.engine.store.reap(worker.id, max_recoveries=10, now=clock.now())
             second.poke()
             again = second.run(run.id)
             second.speedrun(again)

@@ -14,8 +14,8 @@ from ..kernel.decide import Decide, Enqueue
 from ..kernel.operations import Operation, Park, Record, Send, Settle
 from ..kernel.rows import MAIN, StepState
 from ..stores.batch.apply import Applied
-from ..stores.driver import Driver, Lessor, Line, Tx, UserTx
-from ..stores.store import SqlStore
+from ..stores.driver import Driver, Line, Slots, Tx, UserTx
+from ..stores.store import Store
 from .apps import TestingApp
 
 
@@ -49,7 +49,7 @@ def points_of(seen: Iterable[str]) -> list[Point]:
 END = Point("the end of the run", 1, after=False)  # all is recorded, but not what the function returned
 
 
-class CrashingStore(SqlStore):
+class CrashingStore(Store):
     """A store that dies at a chosen point, and takes everything of its app along."""
 
     def __init__(self, driver: Driver, *, dialect: str, point: Point | None) -> None:
@@ -69,7 +69,7 @@ class CrashingStore(SqlStore):
         operations: Sequence[Operation],
         *,
         helpers_wanted: bool = False,
-        lessor: Lessor | None = None,
+        slots: Slots | None = None,
         line: Line | None = None,
     ) -> Applied:
         self._check()
@@ -78,7 +78,7 @@ class CrashingStore(SqlStore):
                 self.returned = operation.plan.result
         labels = [label for operation in operations if (label := _label(operation))]
         self._maybe_die(labels, after=False)
-        applied = super().apply(operations, helpers_wanted=helpers_wanted, lessor=lessor, line=line)
+        applied = super().apply(operations, helpers_wanted=helpers_wanted, slots=slots, line=line)
         self._note(operations)
         self._maybe_die(labels, after=True)
         self.seen += labels

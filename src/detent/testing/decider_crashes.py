@@ -42,10 +42,10 @@ class DeciderTrial:
         given = self._execute(first, 0)
         if not store.crashed.is_set():
             self._rest(first)
-        worker.vanish()
+        worker.crash()
         store.dead = True
         with self._app(driver, clock, None) as second:
-            second.engine.store.bury(worker.id, max_recoveries=10, now=clock.now())
+            second.engine.store.reap(worker.id, max_recoveries=10, now=clock.now())
             second.poke()
             second.settle_down()
             self._execute(second, given)

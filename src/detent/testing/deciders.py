@@ -20,7 +20,7 @@ from ..clock import from_micros, to_micros
 from ..definitions.deciders import Decider, plan_decider
 from ..definitions.decisions import TIMER_CANCELLED, Timer, TimerCancelled
 from ..errors import DefinitionError, DetentError
-from ..execution.bound_decider import DeciderMind
+from ..execution.bound_decider import LoadedDecider
 from ..kernel.decide import Alarm, EventRow, Given, Turn
 from ..serialization.codec import Codec
 from .differences import Aspect, DecidedOtherwise, report, same
@@ -72,26 +72,26 @@ def given(
     plan = plan_decider(decider)
     if plan is None:
         raise DefinitionError(f"given takes a decider, its class or an object, not {decider!r}")
-    mind = DeciderMind(plan, Codec(), "default")
-    rows = [_row(mind, event, number) for number, event in enumerate(events, start=1)]
-    mind.fold(mind.initial(), rows)  # raises now what is wrong with them
-    return Story(mind, tuple(rows), MOMENT, None)
+    bound = LoadedDecider(plan, Codec(), "default")
+    rows = [_row(bound, event, number) for number, event in enumerate(events, start=1)]
+    bound.fold(bound.initial(), rows)  # raises now what is wrong with them
+    return Story(bound, tuple(rows), MOMENT, None)
 
 
-def _row(mind: DeciderMind, event: Any, number: int) -> EventRow:
-    codec, plan = Codec(), mind.plan
+def _row(bound: LoadedDecider, event: Any, number: int) -> EventRow:
+    codec, plan = Codec(), bound.plan
     known = {**plan.events, TIMER_CANCELLED: TimerCancelled}
     name = plan.kind(known, event, "event")
-    text = codec.encode(event, f"event {name} of decider {mind.name!r}", type(event))
-    return _stored(mind, name, text, plan.version(name), number)
+    text = codec.encode(event, f"event {name} of decider {bound.name!r}", type(event))
+    return _stored(bound, name, text, plan.version(name), number)
 
 
-def _stored(mind: DeciderMind, name: str, text: str, version: int, number: int) -> EventRow:
+def _stored(bound: LoadedDecider, name: str, text: str, version: int, number: int) -> EventRow:
     return EventRow(
-        run_id=mind.plan.run_id(INSTANCE),
+        run_id=bound.plan.run_id(INSTANCE),
         sequence=number,
         position=number,
-        decider=mind.name,
+        decider=bound.name,
         type=name,
         version=version,
         data=text,
@@ -105,7 +105,7 @@ def _stored(mind: DeciderMind, name: str, text: str, version: int, number: int) 
 class Story(Generic[State, Input, Event, Effect]):
     """What happened to an instance so far.  A story is a value: each method returns another one."""
 
-    _mind: DeciderMind
+    _bound: LoadedDecider
     _rows: tuple[EventRow, ...]
     _now: datetime
     _last: _Outcome | None
@@ -130,27 +130,27 @@ class Story(Generic[State, Input, Event, Effect]):
         rows = self._rows
         if turn is not None:
             rows += tuple(
-                _stored(self._mind, event.type, event.data, event.version, number)
+                _stored(self._bound, event.type, event.data, event.version, number)
                 for number, event in enumerate(turn.events, start=len(rows) + 1)
             )
         return replace(self, _rows=rows, _last=_Outcome(known, self.state, turn))
 
     def _decided(self, state: Any, input: Any) -> tuple[Any, Turn | None]:
-        mind = self._mind
-        name = mind.plan.input_name(input)
-        known = mind.input_of(name, mind.encode_input(input))
-        mind.plan.instance(known)
-        if mind.terminal(state):
+        bound = self._bound
+        name = bound.plan.input_name(input)
+        known = bound.input_of(name, bound.encode_input(input))
+        bound.plan.instance(known)
+        if bound.terminal(state):
             return known, None
-        turn = mind.decide(state, Given(input=known, type=name, turn="when"), to_micros(self._now))
-        after = mind.evolved(state, turn)
-        mind.terminal(after)
-        if mind.observe:
-            mind.status(after)
+        turn = bound.decide(state, Given(input=known, type=name, turn="when"), to_micros(self._now))
+        after = bound.evolved(state, turn)
+        bound.terminal(after)
+        if bound.observe:
+            bound.status(after)
         for effect in turn.effects:
-            mind.effect_of(effect.type, effect.data)
+            bound.effect_of(effect.type, effect.data)
         for alarm in turn.timers:
-            mind.input_of(alarm.type, alarm.data)
+            bound.input_of(alarm.type, alarm.data)
         return known, turn
 
     # What came of it
@@ -158,13 +158,13 @@ class Story(Generic[State, Input, Event, Effect]):
     @property
     def state(self) -> State:
         """The state after all that."""
-        state: State = self._mind.fold(self._mind.initial(), self._rows)
+        state: State = self._bound.fold(self._bound.initial(), self._rows)
         return state
 
     @property
     def terminal(self) -> bool:
         """Whether the instance is over."""
-        return self._mind.terminal(self.state)
+        return self._bound.terminal(self.state)
 
     @property
     def events(self) -> list[Event]:
@@ -176,7 +176,7 @@ class Story(Generic[State, Input, Event, Effect]):
     def effects(self) -> list[Effect]:
         """The effects of the last decision."""
         turn = self._turn("effects")
-        return [self._mind.effect_of(one.type, one.data) for one in (() if turn is None else turn.effects)]
+        return [self._bound.effect_of(one.type, one.data) for one in (() if turn is None else turn.effects)]
 
     @property
     def timers(self) -> list[Timer]:
@@ -185,7 +185,7 @@ class Story(Generic[State, Input, Event, Effect]):
         alarms: dict[Any, Alarm] = {}
         for number, alarm in enumerate(() if turn is None else turn.timers):
             alarms[number if alarm.key is None else alarm.key] = alarm
-        read = self._mind.input_of
+        read = self._bound.input_of
         return [self._timer(read(one.type, one.data), one.due, one.key) for one in alarms.values()]
 
     @property
@@ -259,7 +259,7 @@ class Story(Generic[State, Input, Event, Effect]):
 
     def _known(self, expected: Sequence[Any]) -> list[Any]:
         """Expected values as they would be read back; what the decider does not know stays as it is."""
-        plan, codec = self._mind.plan, Codec()
+        plan, codec = self._bound.plan, Codec()
         names = {type(value): plan.names.get(type(value)) for value in expected}
         return [
             value
@@ -292,7 +292,7 @@ class Story(Generic[State, Input, Event, Effect]):
 
     def _told(self) -> str:
         if self._last is None:
-            return f"decider {self._mind.name!r} is in state {self.state!r}"
+            return f"decider {self._bound.name!r} is in state {self.state!r}"
         before, input = self._last.before, self._last.input
-        over = ", which is over," if self._mind.terminal(before) else ""
-        return f"decider {self._mind.name!r} in state {before!r}{over} was given {input!r}"
+        over = ", which is over," if self._bound.terminal(before) else ""
+        return f"decider {self._bound.name!r} in state {before!r}{over} was given {input!r}"

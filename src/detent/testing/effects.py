@@ -11,7 +11,7 @@ from ..app.app import App
 from ..definitions.deciders import Decider
 from ..definitions.functions import Step
 from ..errors import DefinitionError
-from ..execution.bound_decider import DeciderMind
+from ..execution.bound_decider import LoadedDecider
 from .apps import TestingApp
 
 Effect = TypeVar("Effect")
@@ -24,20 +24,20 @@ class EffectRecorder(Generic[Effect]):
     As a context manager it ends with its block; `stop()` ends it by hand.
     """
 
-    def __init__(self, mind: DeciderMind, answers: Mapping[type, Any]) -> None:
-        unknown = [kind for kind in answers if kind not in mind.plan.effects.values()]
+    def __init__(self, bound: LoadedDecider, answers: Mapping[type, Any]) -> None:
+        unknown = [kind for kind in answers if kind not in bound.plan.effects.values()]
         if unknown:
-            known = ", ".join(sorted(mind.plan.effects)) or "none"
+            known = ", ".join(sorted(bound.plan.effects)) or "none"
             raise DefinitionError(
-                f"decider {mind.name!r} has no effect {unknown[0].__name__!r}; it declares {known}"
+                f"decider {bound.name!r} has no effect {unknown[0].__name__!r}; it declares {known}"
             )
-        self._mind = mind
+        self._bound = bound
         self._answers = dict(answers)
         self._taken: dict[type, int] = {}
         self._effects: list[Effect] = []
         self._guard = threading.Lock()
-        self._real = mind.handler
-        mind.handler = Step(self._handler(), id=mind.name)
+        self._real = bound.handler
+        bound.handler = Step(self._handler(), id=bound.name)
 
     def _handler(self) -> Callable[[Any, Any], Any]:
         def effect(effect: Any, ctx: Any) -> Any:
@@ -57,7 +57,7 @@ class EffectRecorder(Generic[Effect]):
 
     def stop(self) -> None:
         """From now on the decider handles its effects itself; what was recorded stays."""
-        self._mind.handler = self._real
+        self._bound.handler = self._real
 
     def __enter__(self) -> Self:
         return self
@@ -105,4 +105,4 @@ def record_effects(
     """
     if isinstance(app, TestingApp):
         app.include(decider)
-    return EffectRecorder(app.engine.services.mind(decider), answers or {})
+    return EffectRecorder(app.engine.services.bound(decider), answers or {})

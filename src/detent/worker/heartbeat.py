@@ -1,4 +1,4 @@
-"""The heart of a worker: shows that it lives, and notices who does not.
+"""The heartbeat of a worker: shows that it lives, and notices who does not.
 
 A thread of its own, independent of the loop and of user code.  It renews the
 lease, looks for workers that are gone and gives their work back, tells running
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from ..clock import Clock
-from ..kernel.rows import NewExecution, Pulse, WorkerRow
+from ..kernel.rows import HeartbeatReading, NewExecution, WorkerRow
 from ..stores.driver import Trouble
-from ..stores.store import SqlStore
+from ..stores.store import Store
 
 log = logging.getLogger("detent.worker")
 BEAT = 1.4  # seconds
@@ -25,19 +25,19 @@ SUSPECTED = 1.5 * BEAT
 RETRY = 0.25  # seconds between two tries to reach a lost database
 
 
-class Heart:
+class Heartbeat:
     """Beats for one worker until it is stopped."""
 
     def __init__(
         self,
-        store: SqlStore,
+        store: Store,
         clock: Clock,
         worker: WorkerRow,
         *,
         lease: int,
         max_recoveries: int,
-        look: Callable[[], Pulse],
-        on_pulse: Callable[[Pulse], None],
+        look: Callable[[], HeartbeatReading],
+        on_heartbeat: Callable[[HeartbeatReading], None],
         on_rescue: Callable[[str, list[NewExecution]], None],
         on_lost: Callable[[], WorkerRow],
         on_doubt: Callable[[], None],
@@ -49,20 +49,20 @@ class Heart:
         self._lease = lease
         self._max_recoveries = max_recoveries
         self._look = look
-        self._on_pulse = on_pulse
+        self._on_heartbeat = on_heartbeat
         self._on_rescue = on_rescue
         self._on_lost = on_lost
         self._on_begun_anew = on_begun_anew
         self._on_doubt = on_doubt
-        self._office = store.driver.office()
+        self._liveness = store.driver.liveness()
         self._suspects: dict[str, tuple[float, int]] = {}  # since when, and until when its lease ran then
         self._renewed = 0.0
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="detent-heart", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="detent-heartbeat", daemon=True)
 
     def register(self) -> None:
         """Show that the worker lives.  Can be called again after an error."""
-        self._office.take(self._worker)
+        self._liveness.take(self._worker)
         self._store.register(self._worker)
         self._renewed = time.monotonic()
         self._store.renew(self._worker.id, lease=self._lease, now=_wall())
@@ -72,15 +72,15 @@ class Heart:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating, and leave office."""
+        """Stop beating, and release the lock."""
         self._stopping.set()
         if self._thread.is_alive():  # or it could not be started
             self._thread.join()
-        self._office.leave()
+        self._liveness.leave()
 
     def _live(self) -> None:
         wait = 0.0  # the first look at once: who died before we came is found one look earlier
-        while not self._office.rest(self._stopping, wait):
+        while not self._liveness.rest(self._stopping, wait):
             try:
                 self.beat()
                 wait = BEAT / 2 if self._suspects else BEAT
@@ -91,29 +91,29 @@ class Heart:
                     log.warning("worker %s: the database is away (%s)", self._worker.id, error)
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
-                self._office.doubt()
+                self._liveness.doubt()
                 self._on_doubt()
                 wait = RETRY
 
     def beat(self) -> None:
         """One look at the world."""
-        if self._office.take(self._worker) and not self._renew():
+        if self._liveness.take(self._worker) and not self._renew():
             return
-        pulse = self._look()
-        mine = [held for id, _, _, held in pulse.workers if id == self._worker.id]
+        reading = self._look()
+        mine = [held for id, _, _, held in reading.workers if id == self._worker.id]
         if not mine:
             self._lost()
             return
         if mine[0]:
-            self._office.seen()
+            self._liveness.seen()
         else:
-            self._office.missed()
-            if self._office.take(self._worker) and not self._renew():
+            self._liveness.missed()
+            if self._liveness.take(self._worker) and not self._renew():
                 return
         if time.monotonic() - self._renewed > self._lease / 4e6 and not self._renew():
             return
-        self._rescue(pulse)
-        self._on_pulse(pulse)
+        self._rescue(reading)
+        self._on_heartbeat(reading)
 
     def _renew(self) -> bool:
         """Renew the lease, which also tells workers that missed our lock that we are alive."""
@@ -125,12 +125,12 @@ class Heart:
 
     def _lost(self) -> None:
         """We were thought dead: what we held belongs to others now.  Begin anew under another name."""
-        log.warning("worker %s was taken out of office; it begins anew", self._worker.id)
+        log.warning("worker %s was declared dead; it starts again with a new id", self._worker.id)
         self._worker = self._on_lost()
         self.register()
         self._on_begun_anew(self._worker)
 
-    def _rescue(self, pulse: Pulse) -> None:
+    def _rescue(self, reading: HeartbeatReading) -> None:
         others = [
             WorkerRow(
                 id=id,
@@ -143,15 +143,15 @@ class Heart:
                 beat_at=0,
                 lease_until=until,
             )
-            for id, lock, until, _ in pulse.workers
+            for id, lock, until, _ in reading.workers
             if id != self._worker.id
         ]
         if not others:
             return
-        living = {id for id, _, _, held in pulse.workers if held}
+        living = {id for id, _, _, held in reading.workers if held}
         unseen = [other for other in others if other.id not in living]
-        silent = self._office.vacant(unseen) if unseen else set()
-        expired = {other.id for other in others if other.lease_until < pulse.now}
+        silent = self._liveness.vacant(unseen) if unseen else set()
+        expired = {other.id for other in others if other.lease_until < reading.now}
         now, leases = time.monotonic(), {other.id: other.lease_until for other in others}
         self._suspects = {
             id: self._suspects[id] if self._suspects.get(id, (0.0, 0))[1] == leases[id] else (now, leases[id])
@@ -160,7 +160,7 @@ class Heart:
         dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED} | expired
         for worker in sorted(dead):
             self._suspects.pop(worker, None)
-            again = self._store.bury(
+            again = self._store.reap(
                 worker,
                 max_recoveries=self._max_recoveries,
                 now=self._clock.now(),

@@ -1,7 +1,7 @@
 """The projector of a worker: keeps the app's projections up with the events, in a thread of its own.
 
     woken   by a commit of this process that brought events, by news from another one,
-            by the heart's pulse when there are events that we have not seen, by the time to
+            by the heartbeat's reading when there are events that we have not seen, by the time to
             try a blocked projection again
     then    one look at the table of generations, and a batch for each that is behind,
             until none is
@@ -59,9 +59,9 @@ class Projector:
         self._runner.ending.set()
         self._end()
 
-    def vanish(self) -> None:
+    def crash(self) -> None:
         """End without committing anything more, as a killed process does."""
-        self._runner.vanished.set()
+        self._runner.crashed.set()
         self._end()
         self.join(5.0)
 
@@ -88,7 +88,7 @@ class Projector:
                 self._thread = thread
         self._poked.set()
 
-    def pulse(self, head: int) -> None:
+    def note_head(self, head: int) -> None:
         """How far the events have come."""
         if head > self._head:
             self.poke()

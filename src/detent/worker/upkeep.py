@@ -94,8 +94,8 @@ class Upkeep:
     def _heal(self, run_id: str) -> None:
         services = self._services
         try:
-            course = services.courses.of_row(services.store.run(run_id))
-            services.store.reconcile(run_id, course=course, now=services.clock.now())
+            run_graph = services.run_graphs.of_row(services.store.run(run_id))
+            services.store.reconcile(run_id, run_graph=run_graph, now=services.clock.now())
         except DetentError:
             log.exception("run %s could not be healed", run_id)
 
@@ -121,7 +121,7 @@ class Upkeep:
             # Of a class that nobody has, nobody can say what it defines.
             return StepNotDefined(run_id, row.type, node) if row.type in classes else None
         try:
-            name = self._services.courses.of_row(row).graph.shown(node)
+            name = self._services.run_graphs.of_row(row).graph.shown(node)
         except DetentError:
             name = node
         moment = from_micros(row.frozen_at or row.created_at).isoformat()

@@ -2,7 +2,7 @@
 
     dispatcher thread:  wait for a poke or a timer -> claim as many as fit -> deliver
     delivered:          `async def` on the loop, `def` in threads
-    heart:              its own thread (heart.py)
+    heartbeat:              its own thread (heartbeat.py)
 
 What this process has just enqueued is delivered without a claim, already leased.
 """
@@ -28,10 +28,10 @@ from ..execution.services import Services
 from ..execution.spawned_step import Work
 from ..execution.workflow_frames import Frame
 from ..ids import uuid7
-from ..kernel.rows import Claimed, Lease, NewExecution, Pulse, Step, WorkerRow
-from ..stores.claim_cursor import Trail
+from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, WorkerRow
+from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
-from .heartbeat import Heart
+from .heartbeat import Heartbeat
 from .kinds import broken_off, work_of
 from .projector import Projector
 from .reports import WorkerReports
@@ -77,12 +77,12 @@ class Worker:
         # Tokens of leases whose commit or delivery is under way, and since when.
         self._in_flight: dict[str, float] = {}
         self._doubt = False  # the database may say that we hold something which does not run here
-        self._trail = Trail()
+        self._claim_cursor = ClaimCursor()
         self._next_due: int | None = None
         self._next_deadline: int | None = None  # when a run that waits may pass its deadline
-        self._nothing_ready = False  # when the heart looked last
+        self._nothing_ready = False  # when the heartbeat looked last
         self._draining = False
-        self.alone = False  # no other worker was in office when we looked last
+        self.alone = False  # no other worker was alive when we looked last
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
         self.upkeep = Upkeep(
             services,
@@ -92,14 +92,14 @@ class Worker:
             audit=self.audit,
         )
         self.projector = Projector(services)
-        self._heart = Heart(
+        self._heartbeat = Heartbeat(
             services.store,
             services.clock,
             self._row,
             lease=lease,
             max_recoveries=max_recoveries,
             look=self._look,
-            on_pulse=self._pulse,
+            on_heartbeat=self._on_heartbeat,
             on_rescue=self._rescued,
             on_lost=self._lost,
             on_begun_anew=self._reports.up,
@@ -117,11 +117,11 @@ class Worker:
 
     def register(self) -> None:
         """Make the worker known to others.  Can be called again after an error."""
-        self._heart.register()
+        self._heartbeat.register()
 
     def start(self) -> None:
         """Begin to work; the worker is registered by then."""
-        self._heart.start()
+        self._heartbeat.start()
         self._reports.up(self._row)
         self._dispatcher.start()
         self.upkeep.start()
@@ -142,12 +142,12 @@ class Worker:
             self._idle.wait_for(lambda: not self._running, timeout=max(0.0, until - time.monotonic()))
             left = self._works()
         self.projector.join(until - time.monotonic())
-        self._heart.stop()
+        self._heartbeat.stop()
         for frame in left:
             frame.abandon()
         now = self._services.clock.now()
         try:
-            again = self._services.store.bury(
+            again = self._services.store.reap(
                 self.id, counted=False, max_recoveries=self._max_recoveries, now=now
             )
             self._reports.down(self.id, "stopped", len(again or ()))
@@ -156,13 +156,13 @@ class Worker:
                 raise
             log.warning("worker %s could not sign off: the database is away", self.id)
 
-    def vanish(self) -> None:
+    def crash(self) -> None:
         """Stop without a word, as a killed process does."""
         self._draining = True
         self._poked.set()
         self.upkeep.stop()
-        self.projector.vanish()
-        self._heart.stop()
+        self.projector.crash()
+        self._heartbeat.stop()
 
     def poke(self) -> None:
         """There may be work."""
@@ -228,7 +228,7 @@ class Worker:
             for token in tokens:
                 self._in_flight.pop(token, None)
 
-    def astray(self, tokens: Iterable[str]) -> None:
+    def unconfirmed(self, tokens: Iterable[str]) -> None:
         """Whether these leases came to pass is not known: look for them soon."""
         self.give_back(tokens)
         self._doubted()
@@ -482,7 +482,7 @@ class Worker:
                 jobs=self._services.registry.names,
                 tokens=tokens,
                 now=self._services.clock.now(),
-                trail=self._trail,
+                claim_cursor=self._claim_cursor,
             )
             self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
             journals = self._journals(claimed)
@@ -497,7 +497,7 @@ class Worker:
                 self._backlog = self._backlog or len(claimed) == room
         self.deliver(claimed, journals)
         if len(claimed) < room:
-            self._next_due = self._services.store.next_due(self._trail)
+            self._next_due = self._services.store.next_due(self._claim_cursor)
         if self._backlog and self._free > 0:
             self._poked.set()
 
@@ -516,26 +516,28 @@ class Worker:
         known = sorted({item.run_id for item in claimed if item.deliveries > 1 or item.forked_from})
         return self._services.store.journal(known) if known else {}
 
-    # From the heart
+    # From the heartbeat
 
-    def _look(self) -> Pulse:
+    def _look(self) -> HeartbeatReading:
         with self._guard:
             running = list(self._running)
-        return self._services.store.pulse(now=time.time_ns() // 1000, runs=running, trail=self._trail)
+        return self._services.store.read_heartbeat(
+            now=time.time_ns() // 1000, runs=running, claim_cursor=self._claim_cursor
+        )
 
-    def _pulse(self, pulse: Pulse) -> None:
-        self.alone = all(worker == self.id for worker, _, _, _ in pulse.workers)
-        for run_id, state in pulse.interrupted:
+    def _on_heartbeat(self, reading: HeartbeatReading) -> None:
+        self.alone = all(worker == self.id for worker, _, _, _ in reading.workers)
+        for run_id, state in reading.interrupted:
             self.tell(run_id, state)
         self._show_long_steps()
-        self.projector.pulse(pulse.head)
-        self._next_due = pulse.next_due
-        self._next_deadline = pulse.next_deadline
-        self._nothing_ready = not pulse.ready and not self._trail.dear  # else it did not look
-        due = pulse.next_due is not None and pulse.next_due <= self._services.clock.now()
-        if pulse.ready or due or (self._trail.dear and self._trail.affordable()):
+        self.projector.note_head(reading.head)
+        self._next_due = reading.next_due
+        self._next_deadline = reading.next_deadline
+        self._nothing_ready = not reading.ready and not self._claim_cursor.slow_scan  # else it did not look
+        due = reading.next_due is not None and reading.next_due <= self._services.clock.now()
+        if reading.ready or due or (self._claim_cursor.slow_scan and self._claim_cursor.affordable()):
             self.poke()
-        elif pulse.next_due is not None or pulse.next_deadline is not None:
+        elif reading.next_due is not None or reading.next_deadline is not None:
             self._poked.set()  # to wait for the right moment
 
     def tell(self, run_id: str, state: str | None) -> None:

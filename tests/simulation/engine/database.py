@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detent.kernel.rows import Step, WorkerRow
-from detent.stores.driver import LOCK_WAIT, Listener, Office, Tx
+from detent.stores.driver import LOCK_WAIT, Listener, Liveness, Tx
 from detent.stores.sql.queries import build_queries
 from detent.stores.sql.statements import build
 from detent.stores.sqlite.driver import SqliteDialect, SqliteDriver
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 
 from .primitives import BEGINNING
 from .scheduler import SECOND, Killed, Process
@@ -193,8 +193,8 @@ class SimDriver(SqliteDriver):
     def listener(self) -> Listener:
         return SimListener(self._world, self.process)
 
-    def office(self) -> Office:
-        return SimOffice(self._world, self.process)
+    def liveness(self) -> Liveness:
+        return SimLiveness(self._world, self.process)
 
 
 class SimListener:
@@ -219,7 +219,7 @@ class SimListener:
         heard, self._heard = self._heard, []
         return heard
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         self._event.set()
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class SimListener:
             del self._world.listeners[self.process.name]
 
 
-class SimOffice:
+class SimLiveness:
     """A session lock, as servers have it: it ends with its session, which may be lost."""
 
     def __init__(self, world: World, process: Process) -> None:
@@ -271,7 +271,7 @@ class SimOffice:
 
 def make_template(path: Path) -> None:
     """A database with Detent's tables, which every simulation begins with."""
-    store = SqlStore(SqliteDriver(str(path)), dialect="sqlite")
+    store = Store(SqliteDriver(str(path)), dialect="sqlite")
     store.migrate(now=BEGINNING - SECOND)
     store.close()
     connection = sqlite3.connect(path)

@@ -18,7 +18,7 @@ from unittest import mock
 import detent.app.app
 import detent.ids
 from detent.execution import services
-from detent.stores.claim_cursor import Trail
+from detent.stores.claim_cursor import ClaimCursor
 
 from .loop import SimLoop
 from .primitives import Primitives
@@ -81,7 +81,9 @@ def patched(scheduler: Scheduler, primitives: Primitives, loops: list[SimLoop], 
         stack.enter_context(mock.patch.object(services, "asyncio", _Asyncio(scheduler, loops)))
         stack.enter_context(mock.patch.object(detent.ids, "_bits", source))
         stack.enter_context(mock.patch.object(detent.ids, "os", _Os(source)))
-        stack.enter_context(mock.patch.object(Trail.__init__, "__defaults__", (primitives.time.monotonic,)))
+        stack.enter_context(
+            mock.patch.object(ClaimCursor.__init__, "__defaults__", (primitives.time.monotonic,))
+        )
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ from detent.definitions.context import watch_threads
 from detent.errors import DatabaseUnavailable, DetentError, InvalidState, ResultTimeout
 from detent.kernel.operations import Settle, Settled, Verdict
 from detent.stores.batch.apply import Applied
-from detent.stores.store import SqlStore
+from detent.stores.store import Store
 
 from .database import Files, SimDriver, SimListener
 from .faults import Faults, drawn
@@ -195,7 +195,7 @@ class World:
     def _main(self, name: str, life: int, process: Process) -> None:
         driver = SimDriver(self, process, self.faults)
         self.drivers.append(driver)
-        store = self._watched(SqlStore(driver, dialect="sqlite"))
+        store = self._watched(Store(driver, dialect="sqlite"))
         app = App.__new__(App)
         settings = checked_settings(
             {"migrate": False, "lease": LEASE, "patience": 5.0, "max_recoveries": 1000, "concurrency": 4}
@@ -396,9 +396,9 @@ class World:
 
     # -- What must hold, at every commit -----------------------------------------------------------
 
-    def _watched(self, store: SqlStore) -> SqlStore:
+    def _watched(self, store: Store) -> Store:
         """The store, with a look at what is committed through it."""
-        apply, bury, claim = store.apply, store.bury, store.claim
+        apply, reap, claim = store.apply, store.reap, store.claim
         watched: Any = store
 
         def watched_apply(operations: Sequence[Any], **options: Any) -> Applied:
@@ -417,9 +417,9 @@ class World:
                     self._check_settles(operations, apply(operations).answers)
             return applied
 
-        def watched_bury(worker: str, **options: Any) -> Any:
-            again = bury(worker, **options)
-            self.note(f"bury {worker[-6:]} -> {None if again is None else len(again)}")
+        def watched_reap(worker: str, **options: Any) -> Any:
+            again = reap(worker, **options)
+            self.note(f"reap {worker[-6:]} -> {None if again is None else len(again)}")
             if again is not None:
                 self._check_rescue(worker)
             return again
@@ -430,7 +430,7 @@ class World:
                 self.note(f"claim -> {' '.join(f'{one.run_id}:{one.node}' for one in claimed)}")
             return claimed
 
-        watched.apply, watched.bury, watched.claim = watched_apply, watched_bury, watched_claim
+        watched.apply, watched.reap, watched.claim = watched_apply, watched_reap, watched_claim
         return store
 
     def _check_settles(self, operations: Sequence[Any], answers: Sequence[Any]) -> None:

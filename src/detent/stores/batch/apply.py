@@ -35,7 +35,7 @@ from ...kernel.operations import (
 )
 from ...kernel.rows import Claimed, ExecutionState, Lease, NewExecution, NewRun, RunEnd, RunState, topic_of
 from ...kernel.settle import LETTERS, NODE, Outcome, has_settled, under, waiting_state
-from ..driver import Offer, Tx, batch, news
+from ..driver import SlotOffer, Tx, batch, news
 from .changes import Changes, end_run, write_changes
 from .conflicts import Known, ask_known, conflict_of, conflict_of_children, known_of, known_runs
 from .deciders import Brought, Deciding, decided_already
@@ -50,7 +50,7 @@ Delivery = tuple[str, str, int, str]  # an execution's key, and the token of its
 class Seen(msgspec.Struct, frozen=True):
     """What a batch has read, under its locks, before it decides anything."""
 
-    alive: set[str]  # workers in office
+    alive: set[str]  # workers alive
     runs: dict[str, Locked]
     held: set[Delivery]  # what is executing under the token of the operation that ends it
     known: dict[str, Known]  # the runs whose chosen ids are taken
@@ -73,13 +73,13 @@ class Applied(msgspec.Struct):
 
 
 def apply(
-    tx: Tx, operations: Sequence[Operation], *, helpers_wanted: bool, lessor: Offer | None = None
+    tx: Tx, operations: Sequence[Operation], *, helpers_wanted: bool, slots: SlotOffer | None = None
 ) -> Applied:
     """Apply all of it, or raise and change nothing.
 
-    Nodes that become ready are handed to the worker behind `lessor`, as far as it has room.
+    Nodes that become ready are handed to the worker behind `slots`, as far as it has room.
     """
-    seen = _look(tx, operations, lessor)
+    seen = _look(tx, operations, slots)
     runs = seen.runs
     changes = Changes()
     plans = Plans(
@@ -90,7 +90,7 @@ def apply(
         plans.going.take_over()
     if plans.deciding is not None:
         plans.deciding.finish()
-    leased = _lease(operations, plans, lessor) if lessor is not None else []
+    leased = _lease(operations, plans, slots) if slots is not None else []
     woken, canceled = write_changes(tx, changes)
     if plans.deciding is not None:
         plans.deciding.write()
@@ -120,7 +120,7 @@ def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes
         op
         for op in operations
         if isinstance(op, Settle)
-        and op.course is not None
+        and op.run_graph is not None
         and _delivery(op) in seen.held
         and not _replaced(op, seen.runs[op.key.run_id])
     ]
@@ -129,29 +129,33 @@ def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes
     outdated = {
         op.key.run_id: run.signature
         for op in settles
-        if (run := seen.runs[op.key.run_id]).irregular or run.signature != op.course.graph.signature
+        if (run := seen.runs[op.key.run_id]).irregular or run.signature != op.run_graph.graph.signature
     }
     return Going(tx, settles, outdated, changes)
 
 
 def _replaced(op: Settle, run: Locked) -> bool:
     """Whether the run was given a graph of its own that this settle does not know."""
-    return op.course is not None and run.frozen_at is not None and run.signature != op.course.graph.signature
+    return (
+        op.run_graph is not None
+        and run.frozen_at is not None
+        and run.signature != op.run_graph.graph.signature
+    )
 
 
 def _lease(
-    operations: Sequence[Operation], plans: Plans, lessor: Offer
+    operations: Sequence[Operation], plans: Plans, slots: SlotOffer
 ) -> list[tuple[NewExecution, Claimed | NewRun]]:
     """Hand what became ready to our own worker, so that a chain does not pay a claim per node."""
     runs: dict[str, Claimed | NewRun] = {
-        op.key.run_id: op.course.claimed
+        op.key.run_id: op.run_graph.claimed
         for op in operations
-        if isinstance(op, Settle) and op.course is not None and op.worker == lessor.id
+        if isinstance(op, Settle) and op.run_graph is not None and op.worker == slots.id
     }
     if plans.deciding is not None:
         runs |= plans.deciding.brought.runs
     leased: list[tuple[NewExecution, Claimed | NewRun]] = []
-    if not runs or lessor.id not in plans.seen.alive:
+    if not runs or slots.id not in plans.seen.alive:
         return leased
     for row in plans.changes.executions:
         run = runs.get(row.run_id)
@@ -163,7 +167,7 @@ def _lease(
             continue
         if row.kind == NODE and plans.seen.state(row.run_id, plans.changes) != RunState.READY:
             continue
-        lease = lessor.reserve(row.job, row.queue)
+        lease = slots.reserve(row.job, row.queue)
         if lease is None:
             break
         take_lease(row, lease)
@@ -187,26 +191,26 @@ def drop_lease(row: NewExecution) -> None:
         row.deliveries = 0
 
 
-def _look(tx: Tx, operations: Sequence[Operation], lessor: Offer | None) -> Seen:
+def _look(tx: Tx, operations: Sequence[Operation], slots: SlotOffer | None) -> Seen:
     """Take the locks, in their order, and see what they guard; all of it asked at once."""
-    offices = _fence(tx, operations, lessor)
+    liveness_of = _fence(tx, operations, slots)
     runs = _lock_runs(tx, operations)
-    # Also those of workers out of office: who is, is not known yet.
+    # Also those of workers declared dead: who is, is not known yet.
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
     known = ask_known(tx, operations)
-    alive = {worker for worker, asked in offices.items() if asked()}
+    alive = {worker for worker, asked in liveness_of.items() if asked()}
     lost = {_delivery(end) for end in _ends(operations) if end.worker not in alive}
     return Seen(alive, runs(), held() - lost, known())
 
 
 def _fence(
-    tx: Tx, operations: Sequence[Operation], lessor: Offer | None
+    tx: Tx, operations: Sequence[Operation], slots: SlotOffer | None
 ) -> dict[str, Callable[[], list[tuple[Any, ...]]]]:
-    """Ask which of the workers that write here are still in office; they stay so until we commit."""
+    """Ask which of the workers that write here are still alive; they stay so until we commit."""
     workers = {op.worker for op in operations if isinstance(op, Record)}
     workers |= {end.worker for end in _ends(operations)}
-    if lessor is not None and any(isinstance(op, Decide | Enqueue) for op in operations):
-        workers.add(lessor.id)  # it may take the effects
+    if slots is not None and any(isinstance(op, Decide | Enqueue) for op in operations):
+        workers.add(slots.id)  # it may take the effects
     for start in operations:
         if isinstance(start, Start):
             workers |= {row.worker for row in start.executions if row.worker is not None}
@@ -334,7 +338,7 @@ def _begin(op: Start, fresh: set[str], seen: Seen, changes: Changes) -> None:
 
 
 def _leased(row: NewExecution, seen: Seen) -> NewExecution:
-    """A new execution may come with a lease; that of a worker no longer in office is void."""
+    """A new execution may come with a lease; that of a worker no longer alive is void."""
     if row.worker is None or row.worker in seen.alive:
         return row
     return replace(row, state=ExecutionState.READY, worker=None, token=None, deliveries=0, started_at=None)
@@ -379,7 +383,7 @@ def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Se
     plan = under(state, op.plan)
     changes.now = max(changes.now, op.now)
     digest = None
-    if going is not None and op.course is not None:
+    if going is not None and op.run_graph is not None:
         plan, digest = _go_on(op, plan, state, going)
     changes.ended_executions.append(
         {
@@ -448,7 +452,7 @@ def _end(op: Settle, end: RunEnd, seen: Seen, changes: Changes) -> None:
         return
     if op.parent is not None:
         changes.settled[op.parent, topic_of("child", run_id)] += 1
-    if op.course is not None and end.state == RunState.FINISHED:
+    if op.run_graph is not None and end.state == RunState.FINISHED:
         changes.finished.add(run_id)
     if seen.runs[run_id].watched & 2:
         changes.over.add(run_id)
@@ -552,7 +556,7 @@ def already_applied(tx: Tx, op: Operation) -> Any:
                 return Verdict.APPLIED
     elif isinstance(op, Settle | Park):
         # The token stays in the row until the next claim, so finding it there, and the execution
-        # no longer executing, means that this very settle went through: or that we were buried.
+        # no longer executing, means that this very settle went through: or that we were reaped.
         rows = tx.query(tx.sql.delivered, **_key_and_token(op))
         if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:
             return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)

@@ -17,7 +17,7 @@ from ...kernel.journal import FINAL
 from ...kernel.rows import (
     EndedExecution,
     GraphPart,
-    HistoryEvent,
+    HistoryRow,
     NewExecution,
     NewRun,
     Readiness,
@@ -38,7 +38,7 @@ class Changes(msgspec.Struct):
     runs: list[NewRun] = field(default_factory=list)
     executions: list[NewExecution] = field(default_factory=list)
     steps: dict[tuple[str, str], Step] = field(default_factory=dict)
-    history: list[HistoryEvent] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
     ended_executions: list[dict[str, Any]] = field(default_factory=list)
     ended_runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     parked: list[dict[str, Any]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
     else:
         changes.held.add(run_id)
         changes.history.append(
-            HistoryEvent(run_id=run_id, happened_at=now, event="paused", detail=end.error or "null")
+            HistoryRow(run_id=run_id, happened_at=now, event="paused", detail=end.error or "null")
         )
 
 

@@ -23,6 +23,7 @@ from ...errors import InvalidState, PayloadError, RunConflict
 from ...ids import turn_id
 from ...kernel.decide import (
     DECIDER,
+    BoundDecider,
     Decide,
     Decided,
     Enqueue,
@@ -30,7 +31,6 @@ from ...kernel.decide import (
     EventRow,
     Given,
     InputState,
-    Mind,
     NewInput,
     SnapshotRow,
     Turn,
@@ -56,7 +56,7 @@ Key = tuple[str, str]  # a run, and a timer's key
 class Instance(msgspec.Struct):
     """An instance that we hold the lock of, as the operations so far have left it."""
 
-    mind: Mind
+    bound: BoundDecider
     run: NewRun
     sequence: int
     state: Any
@@ -89,7 +89,9 @@ class Brought(msgspec.Struct):
 
     begun: list[NewRun] = field(default_factory=list)  # instances that did not exist before
     runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, for whoever takes their effects
-    states: list[tuple[Mind, str, int, Any]] = field(default_factory=list)  # to be remembered once durable
+    states: list[tuple[BoundDecider, str, int, Any]] = field(
+        default_factory=list
+    )  # to be remembered once durable
     ends: dict[str, RunEnd] = field(default_factory=dict)  # instances that have finished
     due: int | None = None  # the first of the timers
     events: int = 0
@@ -129,7 +131,7 @@ class Deciding:
         operations: list[Decide | Enqueue] = [*self._decides, *self._enqueues]
         for op in operations:
             if op.run_id not in self._locked:
-                begun.setdefault(op.run_id, instance_run(op.mind, op.run_id, op.instance, op.now))
+                begun.setdefault(op.run_id, instance_run(op.bound, op.run_id, op.instance, op.now))
         if begun:
             write(self._tx, self._tx.sql.deciders.insert_instances, [begun[run] for run in sorted(begun)])
             self._locked.update(lock_runs(self._tx, begun))
@@ -152,16 +154,16 @@ class Deciding:
 
     def _load(self) -> dict[str, Instance]:
         """The instances with their states."""
-        minds: dict[str, Decide] = {}
+        bound_deciders: dict[str, Decide] = {}
         for op in self._decides:
             if self._conflict(op) is None:
-                minds.setdefault(op.run_id, op)
-        loaded = load_states(self._tx, {run: op.mind for run, op in minds.items()})
+                bound_deciders.setdefault(op.run_id, op)
+        loaded = load_states(self._tx, {run: op.bound for run, op in bound_deciders.items()})
         found = {}
-        for run, op in minds.items():
+        for run, op in bound_deciders.items():
             sequence, state, replayed, broken, waits = loaded[run]
-            row = instance_run(op.mind, run, op.instance, op.now)
-            instance = found[run] = Instance(op.mind, row, sequence, state, replayed, broken, waits)
+            row = instance_run(op.bound, run, op.instance, op.now)
+            instance = found[run] = Instance(op.bound, row, sequence, state, replayed, broken, waits)
             instance.over = RunState(self._locked[run].state).final
         return found
 
@@ -178,7 +180,7 @@ class Deciding:
 
     def _conflict(self, op: Decide | Enqueue) -> Exception | None:
         run = self._locked[op.run_id]
-        if run.kind == DECIDER and run.type == op.mind.name:
+        if run.kind == DECIDER and run.type == op.bound.name:
             return None
         return RunConflict(op.run_id, run.type)
 
@@ -219,7 +221,7 @@ class Deciding:
         inbox.dead = inbox.dead or self._given_up(op.run_id)
         for arrived in self._arrived.before(op.run_id, waits=instance.waits, upto=op.upto):
             try:
-                given = _given(instance.mind, arrived)
+                given = _given(instance.bound, arrived)
             except PayloadError:  # the inbox's own execution reports this error
                 break
             if isinstance(self._turn(op, instance, given, arrived), Exception):
@@ -272,7 +274,7 @@ class Deciding:
 
         What the decider raises is an answer; what the database raises is none, and ends the batch.
         """
-        mind = instance.mind
+        bound = instance.bound
         if instance.over:
             self._note(op, instance, given, Handled(InputState.IGNORED), arrived)
             return Decided()
@@ -284,14 +286,14 @@ class Deciding:
             return instance.broken
         began = time.perf_counter()
         try:
-            before = mind.status(instance.state) if mind.observe else None
-            turn = mind.decide(instance.state, given, op.now)
+            before = bound.status(instance.state) if bound.observe else None
+            turn = bound.decide(instance.state, given, op.now)
         except Exception as error:
             return error
         try:
-            state = mind.evolved(instance.state, turn)
-            over = mind.terminal(state)
-            after = mind.status(state) if mind.observe else None
+            state = bound.evolved(instance.state, turn)
+            over = bound.terminal(state)
+            after = bound.status(state) if bound.observe else None
         except Exception as error:
             self._restore(instance)
             return error
@@ -304,24 +306,24 @@ class Deciding:
                 self._silenced.add((op.run_id, key))
         self._note(op, instance, given, Handled(InputState.APPLIED, before, after), arrived)
         asked = op.ends is None and arrived is None  # nobody asks for events that a letter has caused
-        events = mind.told(turn) if asked else []
+        events = bound.told(turn) if asked else []
         return Decided(events=events, ended=self._end(instance, op.now) if instance.over else None)
 
     def _restore(self, instance: Instance) -> None:
         """Fold a state anew: a turn that came to nothing may have changed half of it in place."""
-        run, mind = instance.run.id, instance.mind
-        loaded = load_states(self._tx, {run: mind})[run]
+        run, bound = instance.run.id, instance.bound
+        loaded = load_states(self._tx, {run: bound})[run]
         instance.state, instance.broken = loaded.state, loaded.broken
         if loaded.broken is None:
             for planned in self._planned:
                 if planned.instance is instance:
-                    instance.state = mind.evolved(instance.state, planned.turn)
+                    instance.state = bound.evolved(instance.state, planned.turn)
 
     def _warn_if_slow(self, instance: Instance, seconds: float) -> None:
         if seconds > SLOW:
             log.warning(
                 "decider %s took %.0f ms to decide for %s: nothing else of this process commits meanwhile",
-                instance.mind.name,
+                instance.bound.name,
                 seconds * 1000,
                 instance.run.id,
             )
@@ -341,7 +343,7 @@ class Deciding:
         self, op: Decide, instance: Instance, given: Given, handled: Handled, arrived: Arrived | None
     ) -> None:
         """Remember an input, where that is wanted."""
-        if given.input_id is None and given.seq is None and not instance.mind.observe:
+        if given.input_id is None and given.seq is None and not instance.bound.observe:
             return
         facts = {**handled._asdict(), "handled_at": op.now}
         if given.seq is not None:
@@ -385,7 +387,7 @@ class Deciding:
             waiting = ExecutionState.HELD if state == RunState.PAUSED else ExecutionState.READY
             self._changes.executions.append(inbox_execution(op, attempt + 1, waiting))
             self._inboxes[op.run_id] = (attempt + 1, True)
-            self.brought.runs[op.run_id] = instance_run(op.mind, op.run_id, op.instance, op.now)
+            self.brought.runs[op.run_id] = instance_run(op.bound, op.run_id, op.instance, op.now)
         return Enqueued(created=True)
 
     # Rows
@@ -405,7 +407,7 @@ class Deciding:
             keys = planned.turn.cancels
             waiting = {key for key in keys if (run, key) in pending or (run, key) in scheduled}
             followed = follow(
-                instance.mind,
+                instance.bound,
                 run,
                 planned.turn,
                 given=planned.given,
@@ -466,8 +468,8 @@ class Deciding:
             self.brought.runs[run] = instance.run
             if instance.broken is not None:
                 continue
-            self.brought.states.append((instance.mind, run, instance.sequence, instance.state))
-            every = instance.mind.snapshot_every
+            self.brought.states.append((instance.bound, run, instance.sequence, instance.state))
+            every = instance.bound.snapshot_every
             if every is None or not instance.moved:
                 continue
             before = instance.sequence - counts.get(run, 0)
@@ -475,12 +477,12 @@ class Deciding:
                 self._snap(instance)
 
     def _snap(self, instance: Instance) -> None:
-        body = instance.mind.frozen(instance.state, instance.run.id)
+        body = instance.bound.frozen(instance.state, instance.run.id)
         if body is not None:
             row = SnapshotRow(
                 run_id=instance.run.id,
                 sequence=instance.sequence,
-                fingerprint=instance.mind.snapshots,
+                fingerprint=instance.bound.snapshots,
                 body=body,
                 taken_at=self._events[-1].happened_at,
             )
@@ -509,12 +511,12 @@ class Deciding:
         self.brought.events = len(self._events)
 
 
-def _given(mind: Mind, arrived: Arrived) -> Given:
+def _given(bound: BoundDecider, arrived: Arrived) -> Given:
     """An input from an inbox on its way to its decision."""
     row = arrived.row
     text = row.data or "null"
     return Given(
-        input=mind.input_of(row.type, text),
+        input=bound.input_of(row.type, text),
         type=row.type,
         turn=turn_id(),
         text=text,
@@ -544,4 +546,4 @@ def decided_already(tx: Tx, op: Decide | Enqueue) -> Decided | Enqueued | None:
     if not rows:
         return None
     events: list[EventRow] = rows_to(EventRow, rows)
-    return Decided(events=op.mind.read(events))
+    return Decided(events=op.bound.read(events))

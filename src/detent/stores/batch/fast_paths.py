@@ -95,7 +95,7 @@ def _end_of(op: Settle) -> End | None:
     plan, run = op.plan, op.plan.run
     if run is None or run.state not in ENDED or (run.result, run.error) != (plan.result, plan.error):
         return None
-    if op.course is not None or op.parent is not None or op.waited or op.steps:
+    if op.run_graph is not None or op.parent is not None or op.waited or op.steps:
         return None
     if plan.again is not None or plan.topic is not None or plan.history or plan.goes_on:
         return None

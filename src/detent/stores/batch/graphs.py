@@ -78,7 +78,7 @@ class Going:
         wanted: set[tuple[str, str]] = set()
         parents: set[tuple[str, str]] = set()
         for op in settles:
-            graph: Graph = op.course.graph
+            graph: Graph = op.run_graph.graph
             run, node = op.key.run_id, op.key.node
             self._counts.setdefault(run, {})
             self._hashes.setdefault(run, {})
@@ -118,9 +118,9 @@ class Going:
         advance = self._advances.get(run)
         if advance is None:
             advance = self._advances[run] = Advance(
-                op.course.graph,
-                op.course.facts(op.now, held=held),
-                op.course.values,
+                op.run_graph.graph,
+                op.run_graph.facts(op.now, held=held),
+                op.run_graph.values,
                 Recorded(self._tx, run),
                 counts=self._counts[run],
                 hashes=self._hashes[run],
@@ -139,7 +139,7 @@ class Going:
         seen[op.key.node] = Past(op.key.node, op.key.attempt, op.plan.state, op.plan.outcome)
         advance = heal_run(
             self._tx,
-            op.course,
+            op.run_graph,
             seen,
             self._changes,
             now=op.now,
@@ -155,7 +155,7 @@ class Going:
 
 
 def _ended(op: Settle, plan: SettlePlan) -> End:
-    return End(op.course.claimed.job, plan.outcome, plan.result, plan.error)
+    return End(op.run_graph.claimed.job, plan.outcome, plan.result, plan.error)
 
 
 def _counted(graph: Graph, node: str) -> Iterable[str]:

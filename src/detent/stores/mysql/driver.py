@@ -25,7 +25,7 @@ from ..driver import (
     STOPPED_AFTER,
     Line,
     Listener,
-    Office,
+    Liveness,
     Trouble,
     Tx,
     Way,
@@ -342,7 +342,7 @@ class MySqlDriver(ServerDriver):
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         rows = batch(steps)
-        # A worker that is out of office has no row to join, and then nothing is counted at all.
+        # A worker that is declared dead has no row to join, and then nothing is counted at all.
         return len(rows) <= largest_batch(self) and tx.run(self._quick, worker=worker, rows=rows) > 0
 
     def notify(self, tx: Tx, payload: str) -> None:
@@ -366,7 +366,7 @@ class MySqlDriver(ServerDriver):
     def listener(self) -> Listener:
         return MySqlListener(self)
 
-    def office(self) -> Office:
+    def liveness(self) -> Liveness:
         return NamedLocks(self)
 
     @contextmanager
@@ -434,7 +434,7 @@ class MySqlListener:
                     raise
                 return True
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         """A session that sleeps would stay in the server until it wakes, though its process were gone."""
         with suppress(pymysql.MySQLError, DatabaseUnavailable):
             connection = self._driver.connect()

@@ -57,10 +57,10 @@ def record(dialect: PostgresDialect) -> str:
     names = ", ".join(columns)
     changes = ", ".join(f"{c} = excluded.{c}" for c in columns[2:])
     return named_to_pyformat(f"""
-WITH office AS (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE)
+WITH alive AS (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE)
 INSERT INTO detent_steps ({names})
 SELECT {names} FROM {dialect.rows(*columns)}
- WHERE EXISTS (SELECT 1 FROM office)
+ WHERE EXISTS (SELECT 1 FROM alive)
     ON CONFLICT (run_id, step_key) DO UPDATE SET {changes}
  WHERE detent_steps.state NOT IN {FINAL_STEP}""")
 
@@ -72,12 +72,12 @@ def end(dialect: PostgresDialect) -> str:
     locked first, in the order of their ids, as everywhere.
     """
     return named_to_pyformat(f"""
-WITH office AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+WITH alive AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
      run AS MATERIALIZED (
 SELECT x.*, r.state AS was, r.watched AS watched
   FROM {dialect.rows(*columns_of(End))}
   JOIN detent_runs AS r ON r.id = x.run_id
- WHERE EXISTS (SELECT 1 FROM office)
+ WHERE EXISTS (SELECT 1 FROM alive)
  ORDER BY r.id COLLATE "C"
    FOR UPDATE OF r),
      ended AS (

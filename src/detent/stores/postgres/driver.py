@@ -29,7 +29,7 @@ from ..driver import (
     STOPPED_AFTER,
     Line,
     Listener,
-    Office,
+    Liveness,
     Trouble,
     Tx,
     Way,
@@ -349,7 +349,7 @@ class PostgresDriver(ServerDriver):
     def listener(self) -> Listener:
         return Pause() if self._pgbouncer else PostgresListener(self)
 
-    def office(self) -> Office:
+    def liveness(self) -> Liveness:
         return LeaseOnly() if self._pgbouncer else AdvisoryLocks(self)
 
     @contextmanager
@@ -379,7 +379,7 @@ class PostgresListener:
         notices = self._connection.notifies(timeout=seconds, stop_after=1)
         return [notice.payload for notice in notices if notice.pid not in self._own]
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         """It waits for so short a time that it ends by itself."""
 
     def close(self) -> None:
@@ -427,7 +427,7 @@ class Pause:
         time.sleep(min(seconds, self.longest))
         return [""]
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         """It waits for so short a time that it ends by itself."""
 
     def close(self) -> None:

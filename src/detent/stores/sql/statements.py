@@ -73,7 +73,7 @@ class Statements(msgspec.Struct, frozen=True):
     next_due: str
     insert_worker: str
     renew_worker: str
-    pulse: str
+    heartbeat: str
     workers: str
     lock_worker: str
     delete_worker: str
@@ -114,7 +114,7 @@ def build(d: Dialect) -> Statements:
     execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
 
     return Statements(
-        # Whether these workers are still in office.  Held until commit: who buries
+        # Whether these workers are still alive.  Held until commit: who reaps
         # a worker takes the row exclusively, so no write of it slips past its end.
         fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
         known_runs=f"""
@@ -229,7 +229,7 @@ SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
         # SKIP LOCKED keeps workers from queueing behind each other.
         # Served by detent_executions_ready: its rows are only what may be claimed now.
         claim=_claim(d, ""),
-        # The same for one precedence, from a time on: see trail.py.
+        # The same for one precedence, from a time on: see claim_cursor.py.
         claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
         claimed=d.update(
             "detent_executions",
@@ -266,7 +266,7 @@ VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_un
         renew_worker=f"""
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
-        pulse=f"""
+        heartbeat=f"""
 SELECT 'worker', id, lock_no, lease_until, {d.held("lock_no")} FROM detent_workers
 UNION ALL
 SELECT 'now', '', {d.server_now}, 0, 0

@@ -23,13 +23,13 @@ from ...kernel.operations import Operation
 from ...kernel.rows import Step
 from ...process_forks import watch_forks
 from ..batch.fast_paths import records_only
-from ..driver import LOCK_WAIT, Line, Listener, Office, Trouble, Tx, Way, batch
+from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way, batch
 from ..process_forks import INHERITED
 from ..sql.dialect import OnConflict, columns_of
 from ..sql.queries import build_queries
 from ..sql.statements import ACTIVE_HERO, FINAL_STEP, build
 from .file import DatabaseFile, FileConnection
-from .siblings import Ear, LockFiles, Neighbours, NoOffice, Silence
+from .siblings import AlwaysAlive, Ear, LockFiles, Neighbours, Silence
 
 _MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
 IN_MEMORY = "a SQLite database in memory exists only in the process that opened it; use a file"
@@ -119,7 +119,7 @@ class SqliteDriver:
         if self._is_inherited:
             raise ForkedProcess(self.inherited)
         if self.memory:
-            # One connection is the database: every lane shares it, one at a time.
+            # One connection is the database: every connection shares it, one at a time.
             if self._memory is None:
                 self._memory = _Kept(":memory:", isolation_level=None, check_same_thread=False)
             return self._memory
@@ -288,8 +288,8 @@ class SqliteDriver:
         with self._ears_guard:
             return list(self._ears)
 
-    def office(self) -> Office:
-        return NoOffice() if self.memory else LockFiles(self.neighbours.folder)
+    def liveness(self) -> Liveness:
+        return AlwaysAlive() if self.memory else LockFiles(self.neighbours.folder)
 
     def migration_lock(self, tx: Tx) -> AbstractContextManager[None]:
         return nullcontext()  # the transaction is the lock
@@ -311,7 +311,7 @@ class SqliteDriver:
 
 
 class _Kept(FileConnection):
-    """A database in memory lives as long as its app, not as long as a lane."""
+    """A database in memory lives as long as its app, not as long as a connection."""
 
     def close(self) -> None:
         if self.in_transaction and not self.forsaken:

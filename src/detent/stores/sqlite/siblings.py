@@ -145,7 +145,7 @@ class Ear:
             if time.monotonic() >= deadline:
                 return []
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         """It waits for so short a time that it ends by itself."""
 
     def _pace(self, now: float) -> float:
@@ -234,7 +234,7 @@ class Silence:
         self._hushed.wait(seconds)
         return []
 
-    def hush(self) -> None:
+    def interrupt(self) -> None:
         self._hushed.set()
 
     def close(self) -> None:
@@ -322,7 +322,7 @@ def _lies_at(file: int, path: Path) -> bool:
         return False
 
 
-class NoOffice:
+class AlwaysAlive:
     """One process: workers live as long as it does."""
 
     def take(self, worker: WorkerRow) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from ...kernel.control import taken_up
 from ...kernel.operations import RunChange
-from ...kernel.rows import MAIN, Claimed, HistoryEvent, RunState
+from ...kernel.rows import MAIN, Claimed, HistoryRow, RunState
 from ...kernel.settle import Ending, Outcome, next_attempt
 from ..batch import readiness
 from ..driver import Tx, batch, rows_to, write
@@ -100,7 +100,7 @@ def _lock(tx: Tx, runs: list[str]) -> dict[str, str]:
 
 def note(tx: Tx, run_id: str, event: str, detail: object, now: int) -> None:
     """Add a line to the run's history."""
-    line = HistoryEvent(
+    line = HistoryRow(
         run_id=run_id, happened_at=now, event=event, detail=msgspec.json.encode(detail).decode()
     )
     tx.run(tx.sql.insert_history, rows=batch([line]))

@@ -13,7 +13,7 @@ import msgspec
 from ...ids import uuid7
 from ..driver import Listener, news
 from ..migrate import migrations
-from ..store import SqlStore
+from ..store import Store
 
 _WAITING = """
 SELECT job, queue, state, COUNT(*), MIN(scheduled_for)
@@ -58,19 +58,19 @@ class Durability(msgspec.Struct, frozen=True):
     wanted: Mapping[str, str]  # what should be changed, and to what
 
 
-def schema(store: SqlStore) -> int:
+def schema(store: Store) -> int:
     """The schema's version; raises SchemaTooOld, SchemaTooNew or MigrationChanged when it is not ours."""
     store.check_schema()
     return migrations(store.dialect)[-1].version
 
 
-def waiting(store: SqlStore) -> list[Waiting]:
+def waiting(store: Store) -> list[Waiting]:
     """What is not over yet, summed up."""
     with store.transaction() as tx:
         return [Waiting(*row) for row in tx.query(_WAITING)]
 
 
-def durability(store: SqlStore) -> Durability:
+def durability(store: Store) -> Durability:
     """Whether this database keeps what it has committed."""
     statement, wanted = _DURABILITY[store.dialect]
     with store.transaction() as tx:
@@ -79,12 +79,12 @@ def durability(store: SqlStore) -> Durability:
     return Durability(MappingProxyType(found), MappingProxyType(bad))
 
 
-def commit_seconds(store: SqlStore, *, tries: int = 5) -> float:
+def commit_seconds(store: Store, *, tries: int = 5) -> float:
     """How long a tiny transaction takes.  It writes a row and deletes it again: nobody ever sees it."""
     return statistics.median(_commit(store) for _ in range(tries))
 
 
-def _commit(store: SqlStore) -> float:
+def _commit(store: Store) -> float:
     id = f"doctor-{uuid7()}"
     began = time.perf_counter()
     with store.transaction() as tx:
@@ -104,7 +104,7 @@ def _commit(store: SqlStore) -> float:
     return time.perf_counter() - began
 
 
-def wake_up_seconds(store: SqlStore, other: SqlStore) -> float | None:
+def wake_up_seconds(store: Store, other: Store) -> float | None:
     """How long it takes until `store` hears that `other` has news; None when it does not hear it."""
     listener = store.driver.listener()
     try:

@@ -19,9 +19,9 @@ from ...kernel.operations import Recovered, SettlePlan
 from ...kernel.rows import (
     Claimed,
     ExecutionState,
-    HistoryEvent,
+    HeartbeatReading,
+    HistoryRow,
     NewExecution,
-    Pulse,
     RunState,
     Step,
     WorkerRow,
@@ -30,7 +30,7 @@ from ...kernel.rows import (
 from ...kernel.settle import NODE, recover
 from ..batch.apply import lock_executions
 from ..batch.changes import Changes, end_run, execution_order
-from ..claim_cursor import DEAR, Trail
+from ..claim_cursor import SLOW, ClaimCursor
 from ..driver import Tx, batch, rows_to
 
 PROMOTED_AT_ONCE = 1000
@@ -44,18 +44,18 @@ def claim(
     jobs: Sequence[str],
     tokens: Sequence[str],
     now: int,
-    trail: Trail | None = None,
+    claim_cursor: ClaimCursor | None = None,
 ) -> Callable[[], list[Claimed]]:
     """Lease what is due to `worker`, at most as many as there are tokens; twice claims the next ones.
 
-    A worker that is no longer in office gets nothing.  What was claimed is told after the commit, with which
+    A worker that is no longer alive gets nothing.  What was claimed is told after the commit, with which
     it is asked for.
     """
-    trail = trail or Trail()
-    trail.begin()
+    claim_cursor = claim_cursor or ClaimCursor()
+    claim_cursor.begin()
     if not queues:
         return list
-    found = _find(tx, worker, queues, batch([{"job": job} for job in jobs]), len(tokens), now, trail)
+    found = _find(tx, worker, queues, batch([{"job": job} for job in jobs]), len(tokens), now, claim_cursor)
     if not found:
         return list
     leases = [
@@ -69,16 +69,16 @@ def claim(
 
 
 def _find(
-    tx: Tx, worker: str, queues: Sequence[str], jobs: str, room: int, now: int, trail: Trail
+    tx: Tx, worker: str, queues: Sequence[str], jobs: str, room: int, now: int, claim_cursor: ClaimCursor
 ) -> list[tuple[str, str, int]]:
-    """What is to be claimed, locked: from where the trail ends, or from all that is ready."""
+    """What is to be claimed, locked: from where the claim_cursor ends, or from all that is ready."""
     found: dict[tuple[str, str, int], None] = {}
 
     def take(queue: str, rows: Sequence[Sequence[Any]]) -> None:
         for run, node, attempt, precedence, due in rows:
             if len(found) < room:
                 found[run, node, attempt] = None
-                trail.claimed(queue, precedence, due)
+                claim_cursor.claimed(queue, precedence, due)
 
     def look(queues: Sequence[str]) -> int:
         """Over everything in these queues; return how often it was asked."""
@@ -90,31 +90,31 @@ def _find(
                 looks += 1
         return looks
 
-    office = tx.ask(tx.sql.fence, id=worker)
-    whole = trail.wanted()
+    liveness = tx.ask(tx.sql.fence, id=worker)
+    whole = claim_cursor.wanted()
     begun = time.perf_counter()
-    floor = 0 if whole else trail.timers  # a timer from a machine whose clock is behind lies below it
+    floor = 0 if whole else claim_cursor.timers  # a timer from a machine whose clock is behind lies below it
     timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
     # Mostly there is one queue, and no timer due: then this is all that there is to ask.
     first = tx.ask(tx.sql.claim, queue=queues[0], rows=jobs, limit=room) if whole else list
-    if not office():
+    if not liveness():
         return []
-    promoted = _promote(tx, timers(), trail)
+    promoted = _promote(tx, timers(), claim_cursor)
     if whole:
         take(queues[0], first())
         looks = 2 + look(queues if promoted else queues[1:])  # one for the timers
     else:
         for queue in queues:
-            for precedence, floor in trail.places(queue):
+            for precedence, floor in claim_cursor.places(queue):
                 if limit := room - len(found):
                     place = {"queue": queue, "precedence": precedence, "floor": floor}
                     take(queue, tx.query(tx.sql.claim_on, rows=jobs, limit=limit, **place))
-        if len(found) == room or not trail.affordable():
+        if len(found) == room or not claim_cursor.affordable():
             return list(found)
         begun = time.perf_counter()
         looks = look(queues)
     seconds = time.perf_counter() - begun
-    trail.looked(seconds if seconds <= DEAR else seconds - looks * _way(tx, worker))
+    claim_cursor.looked(seconds if seconds <= SLOW else seconds - looks * _way(tx, worker))
     return list(found)
 
 
@@ -125,12 +125,12 @@ def _way(tx: Tx, worker: str) -> float:
     return time.perf_counter() - begun
 
 
-def _promote(tx: Tx, due: Sequence[Sequence[Any]], trail: Trail) -> bool:
+def _promote(tx: Tx, due: Sequence[Sequence[Any]], claim_cursor: ClaimCursor) -> bool:
     """Make timers ready whose time has come, and say whether there were any."""
     if due:
         keys = [{"run_id": run, "node": node, "attempt": attempt} for run, node, attempt, _ in due]
         tx.send(tx.sql.promote, rows=batch(keys))
-        trail.promoted(due[-1][3])
+        claim_cursor.promoted(due[-1][3])
     return bool(due)
 
 
@@ -205,7 +205,7 @@ def _key(claimed: Claimed) -> tuple[str, str, int]:
     return claimed.run_id, claimed.node, claimed.attempt
 
 
-def bury(
+def reap(
     tx: Tx,
     worker: str,
     *,
@@ -214,7 +214,7 @@ def bury(
     now: int,
     unless_renewed: int | None = None,
 ) -> list[NewExecution] | None:
-    """Take a worker out of office and give its executions back; `counted` where it died.
+    """Take a worker declared dead and give its executions back; `counted` where it died.
 
     None when somebody else did it, or it has renewed its lease since it was found dead.  Executions of
     paused runs come back held.
@@ -300,7 +300,7 @@ def _return(
         }
     )
     changes.history += plan.history or [
-        HistoryEvent(run_id=orphan.run_id, happened_at=changes.now, event=plan.outcome)
+        HistoryRow(run_id=orphan.run_id, happened_at=changes.now, event=plan.outcome)
     ]
     if plan.again is not None:
         changes.executions.append(plan.again)
@@ -309,12 +309,12 @@ def _return(
     return plan
 
 
-def pulse(tx: Tx, *, runs: Sequence[str], now: int, trail: Trail) -> Pulse:
+def read_heartbeat(tx: Tx, *, runs: Sequence[str], now: int, claim_cursor: ClaimCursor) -> HeartbeatReading:
     """All that a worker wants to know now and then, in one statement."""
-    found = Pulse(now=now)
+    found = HeartbeatReading(now=now)
     running = batch([{"id": run} for run in runs])
-    facts = {"now": now, "floor": trail.timers, "look": int(not trail.dear)}
-    for kind, text, number, other, held in tx.query(tx.sql.pulse, rows=running, **facts):
+    facts = {"now": now, "floor": claim_cursor.timers, "look": int(not claim_cursor.slow_scan)}
+    for kind, text, number, other, held in tx.query(tx.sql.heartbeat, rows=running, **facts):
         if kind == "worker":
             found.workers.append((text, number, other, bool(held)))
         elif kind == "now":

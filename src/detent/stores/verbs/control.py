@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ...errors import InvalidState
-from ...kernel.advance import Course
+from ...kernel.advance import RunGraph
 from ...kernel.control import GIVEN_AWAY, check, set_aside, stops, taken_up, undone
 from ...kernel.decide import DECIDER
 from ...kernel.journal import ACCEPTED
@@ -36,15 +36,15 @@ def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
 
 
 def resume(
-    tx: Tx, run_id: str, *, now: int, course: Course | None = None, accept_drift: bool = False
+    tx: Tx, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
 ) -> RunRow:
     """Let a paused run go on, or take a failed one up again with a fresh budget."""
     lock_family(tx, run_id)
     run = lock(tx, run_id)
     check("resume", run_id, run.state)
-    if course is not None:
+    if run_graph is not None:
         note(tx, run_id, "resumed", {"from": run.state}, now)
-        resume_graph(tx, run, course, now)
+        resume_graph(tx, run, run_graph, now)
         return run
     if run.state == RunState.FAILED and undone(journal(tx, [run_id])[run_id]):
         raise InvalidState("resume", run_id, "failed and undone", "app.fork(run) continues in a new run")

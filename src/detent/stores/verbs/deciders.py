@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from ...kernel.decide import EventRow, InputRow, Mind
-from ..base_store import StoreCore
+from ...kernel.decide import BoundDecider, EventRow, InputRow
+from ..base_store import BaseStore
 from ..driver import rows_to
 from . import dead_letters as letters
 from . import input_ids, streams
@@ -14,7 +14,7 @@ from . import input_ids, streams
 T = TypeVar("T")
 
 
-class DeciderVerbs(StoreCore):
+class DeciderVerbs(BaseStore):
     """What a store does for deciders."""
 
     def events(self, run_id: str, *, after: int = 0, limit: int = streams.EVERY) -> list[EventRow]:
@@ -33,10 +33,10 @@ class DeciderVerbs(StoreCore):
         with self._reading() as tx:
             return rows_to(EventRow, tx.query(tx.sql.deciders.of_turn, id=run_id, turn=turn))
 
-    def instance_state(self, run_id: str, mind: Mind, *, upto: int | None = None) -> Any:
+    def instance_state(self, run_id: str, bound: BoundDecider, *, upto: int | None = None) -> Any:
         """An instance's state after an event, or as it is now: from its snapshot and what followed."""
         with self._reading() as tx:
-            return streams.state_of(tx, run_id, mind, upto)
+            return streams.state_of(tx, run_id, bound, upto)
 
     def dead_letters(
         self, *, type: str = "", run_id: str = "", since: int = 0, limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import InvalidState
-from ...kernel.advance import Course
+from ...kernel.advance import RunGraph
 from ...kernel.rows import GraphPart, RunState
 from ..driver import Tx, write
 from .cancel import note
@@ -45,9 +45,9 @@ def freeze(tx: Tx, run_id: str, text: str, signature: str, now: int) -> None:
     note(tx, run_id, "frozen", {"graph": signature}, now)
 
 
-def replace(tx: Tx, run_id: str, text: str, *, course: Course, now: int) -> None:
+def replace(tx: Tx, run_id: str, text: str, *, run_graph: RunGraph, now: int) -> None:
     """Another graph for a paused run; readiness is recounted when it is resumed."""
-    signature = course.graph.signature
+    signature = run_graph.graph.signature
     run = lock(tx, run_id)
     if run.state != RunState.PAUSED:
         raise InvalidState("import a graph into", run_id, run.state, "pause it first")
@@ -60,7 +60,7 @@ def replace(tx: Tx, run_id: str, text: str, *, course: Course, now: int) -> None
     tx.run(tx.sql.graphs.set_graph, id=run_id, signature=signature, irregular=1)
     scheduled = {node for node, latest in past(tx, run_id).items() if latest.scheduled}
     waiting = [fresh(row, now) for node, row in latest_of(tx, run_id).items() if node in scheduled]
-    renew(tx, run_id, waiting, course, now)
+    renew(tx, run_id, waiting, run_graph, now)
     rows = [
         {
             "run_id": run_id,

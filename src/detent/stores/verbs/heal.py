@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from ...errors import AnonymousStepMoved, StepNotDefined
-from ...kernel.advance import Advance, Course, Record
+from ...kernel.advance import Advance, Record, RunGraph
 from ...kernel.anonymous import moved
 from ...kernel.graph import Graph, thaw
 from ...kernel.heal import Healing, Past, heal
-from ...kernel.rows import HistoryEvent, RunEnd, RunState, WorkerRow, stored_error
+from ...kernel.rows import HistoryRow, RunEnd, RunState, WorkerRow, stored_error
 from ...kernel.settle import Outcome
 from ..batch.changes import Changes
 from ..driver import Tx, batch, rows_to
@@ -30,7 +30,7 @@ def past(tx: Tx, run: str) -> dict[str, Past]:
 
 def heal_run(
     tx: Tx,
-    course: Course,
+    run_graph: RunGraph,
     seen: Mapping[str, Past],
     changes: Changes,
     *,
@@ -42,18 +42,20 @@ def heal_run(
     errors: Mapping[str, str] | None = None,
     mine: str | None = None,
 ) -> Advance:
-    """Plan what a run needs to go on by the course's graph, and put it into the changes.
+    """Plan what a run needs to go on by the run_graph's graph, and put it into the changes.
 
     `before` is the signature of the graph that it was settled under until now; `results` and `errors`
     are of nodes that settle in this transaction, so nothing is recorded of them yet.
     """
-    run = course.claimed.run_id
-    graph = course.graph
+    run = run_graph.claimed.run_id
+    graph = run_graph.graph
     moves = _moved(tx, graph, seen, before, mine)
     if moves:
         # A worker may have claimed it for this code, and not begun: then it heals the run itself.
         undecided = mine is None and results is None and not any(seen[node].done for node in moves)
-        return _refused(tx, course, seen, changes, {} if undecided else moves, now=now, held=held, mine=mine)
+        return _refused(
+            tx, run_graph, seen, changes, {} if undecided else moves, now=now, held=held, mine=mine
+        )
     healing = heal(graph, seen, mine=mine)
     alone = {
         node: (latest.attempt, latest.done or latest.active or latest.stopped)
@@ -63,8 +65,8 @@ def heal_run(
     alone.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
     advance = Advance(
         graph,
-        course.facts(now, held=held),
-        course.values,
+        run_graph.facts(now, held=held),
+        run_graph.values,
         Recorded(tx, run),
         counts=dict(healing.counts),
         hashes=hashes,
@@ -75,10 +77,10 @@ def heal_run(
     advance.counted.update(healing.counts)
     advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
     changes.withdrawn += [_withdrawn(run, seen[node], now, mine=node == mine) for node in healing.withdrawn]
-    _go_on(tx, course, seen, healing, advance)
+    _go_on(tx, run_graph, seen, healing, advance)
     if before != graph.signature:
         detail = {"graph": graph.signature, "before": before, **healing.changes}
-        line = HistoryEvent(
+        line = HistoryRow(
             run_id=run, happened_at=now, event="healed", detail=msgspec.json.encode(detail).decode()
         )
         changes.history.append(line)
@@ -109,7 +111,7 @@ def _moved(
 
 def _refused(
     tx: Tx,
-    course: Course,
+    run_graph: RunGraph,
     seen: Mapping[str, Past],
     changes: Changes,
     moves: dict[str, str],
@@ -119,19 +121,19 @@ def _refused(
     mine: str | None,
 ) -> Advance:
     """Leave the run as it is, under its former graph, and pause it; a resume looks at it again."""
-    run = course.claimed.run_id
-    facts = course.facts(now, held=held)
-    advance = Advance(course.graph, facts, course.values, Recorded(tx, run))
+    run = run_graph.claimed.run_id
+    facts = run_graph.facts(now, held=held)
+    advance = Advance(run_graph.graph, facts, run_graph.values, Recorded(tx, run))
     if not moves:
         return advance
-    error = AnonymousStepMoved(run, course.claimed.type, *next(iter(moves.items())))
+    error = AnonymousStepMoved(run, run_graph.claimed.type, *next(iter(moves.items())))
     advance.end = RunEnd(state=RunState.PAUSED, error=stored_error(error))
     if mine is not None:
         changes.withdrawn.append(_withdrawn(run, seen[mine], now, mine=True))
     return advance
 
 
-def _go_on(tx: Tx, course: Course, seen: Mapping[str, Past], healing: Healing, advance: Advance) -> None:
+def _go_on(tx: Tx, run_graph: RunGraph, seen: Mapping[str, Past], healing: Healing, advance: Advance) -> None:
     if healing.finished:
         advance.finish()
         return
@@ -141,9 +143,9 @@ def _go_on(tx: Tx, course: Course, seen: Mapping[str, Past], healing: Healing, a
     if ended and (busy or advance.executions):
         advance.end = None  # a node is under way whose followers have settled: the end waits for it
     if advance.end is None and healing.undefined and not advance.facts.held:
-        lost = unknown(tx, course.claimed.type, healing.undefined)
+        lost = unknown(tx, run_graph.claimed.type, healing.undefined)
         if lost:
-            error = StepNotDefined(advance.facts.id, course.claimed.type, lost[0])
+            error = StepNotDefined(advance.facts.id, run_graph.claimed.type, lost[0])
             advance.end = RunEnd(state=RunState.PAUSED, error=stored_error(error))
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...errors import CannotReattempt, InvalidState, NodeNotFound, RunNotFound
-from ...kernel.advance import Advance, Course
+from ...kernel.advance import Advance, RunGraph
 from ...kernel.ancestry import ancestry_hash
 from ...kernel.control import taken_up
 from ...kernel.heal import Past
@@ -35,20 +35,20 @@ from .heal import Recorded, heal_run, past
 _OVER = {RunState.FINISHED, RunState.FAILED, RunState.CANCELED}
 
 
-def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> RunRow:
+def skip(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> RunRow:
     """Go on as if a node had completed; one that executes is left alone."""
     run = _active(tx, "skip a node of", run_id)
     seen = past(tx, run_id)
-    latest = _reached(run, node, seen, course, "skip")
+    latest = _reached(run, node, seen, run_graph, "skip")
     if latest.state == ExecutionState.EXECUTING or latest.done:
         state = "executing" if latest.state == ExecutionState.EXECUTING else str(latest.state)
-        raise InvalidState(f"skip node {_shown(course, node)!r} of", run_id, f"at it: the node is {state}")
-    note(tx, run_id, "skipped", {"node": _shown(course, node), "by": "operator"}, now)
-    if latest.kind == "step" or course is None:
+        raise InvalidState(f"skip node {_shown(run_graph, node)!r} of", run_id, f"at it: the node is {state}")
+    note(tx, run_id, "skipped", {"node": _shown(run_graph, node), "by": "operator"}, now)
+    if latest.kind == "step" or run_graph is None:
         _skip_step(tx, run, latest, now)
         return run
     attempt = latest.attempt if latest.scheduled else latest.attempt + 1
-    found = Recorded(tx, run_id).settled(course.graph.parents(node)) if course.graph.knows(node) else {}
+    found = Recorded(tx, run_id).settled(run_graph.graph.parents(node)) if run_graph.graph.knows(node) else {}
     row = latest_of(tx, run_id)[node]
     digest = ancestry_hash(
         run_id,
@@ -61,20 +61,20 @@ def skip(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> 
         error=None,
     )
     if latest.scheduled:
-        _skip_scheduled(tx, run_id, latest, _shown(course, node), now, digest=digest)
+        _skip_scheduled(tx, run_id, latest, _shown(run_graph, node), now, digest=digest)
     else:
         write(tx, tx.sql.graphs.insert_ended, [_skipped(row, attempt, digest, now)])
     seen[node] = Past(node, attempt, ExecutionState.SKIPPED, Outcome.SKIPPED_BY_OPERATOR)
-    _carry_on(tx, run, course, seen, now)
+    _carry_on(tx, run, run_graph, seen, now)
     return run
 
 
-def reattempt(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int) -> RunRow:
+def reattempt(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> RunRow:
     """Begin another attempt at a node that failed or was canceled, with a fresh budget."""
     run = _active(tx, "reattempt a node of", run_id)
     seen = past(tx, run_id)
-    name = _shown(course, node)
-    latest = _reached(run, node, seen, course, "reattempt")
+    name = _shown(run_graph, node)
+    latest = _reached(run, node, seen, run_graph, "reattempt")
     hint = "app.fork(run, from_step=...) runs it again in a new run"
     if latest.active:
         raise CannotReattempt("reattempt", run_id, f"its latest attempt is {latest.public}", "", name)
@@ -82,45 +82,45 @@ def reattempt(tx: Tx, run_id: str, node: str, *, course: Course | None, now: int
         branched = latest.outcome == Outcome.BRANCHED_BY_EXCEPTION
         why = "it has failed, and its error branch was taken" if branched else f"it is {latest.state}"
         raise CannotReattempt("reattempt", run_id, why, hint, name)
-    if course is not None:
-        for later in sorted(course.graph.descendants(node)):
+    if run_graph is not None:
+        for later in sorted(run_graph.graph.descendants(node)):
             if later in seen and seen[later].done:
-                shown = course.graph.shown(later)
+                shown = run_graph.graph.shown(later)
                 raise CannotReattempt("reattempt", run_id, f"{shown!r} has completed after it", hint, name)
     elif not taken_up(run.state, latest.outcome or ""):
         raise CannotReattempt("reattempt", run_id, "the workflow has gone on from its failure", hint, name)
     note(tx, run_id, "reattempted", {"node": name, "by": "operator"}, now)
-    _begin_again(tx, run_id, [node], seen, course, now)
-    if course is None:
+    _begin_again(tx, run_id, [node], seen, run_graph, now)
+    if run_graph is None:
         _let_go_on(tx, run, seen, now)
     else:
-        _carry_on(tx, run, course, seen, now)
+        _carry_on(tx, run, run_graph, seen, now)
     return run
 
 
-def resume_graph(tx: Tx, run: RunRow, course: Course, now: int) -> None:
+def resume_graph(tx: Tx, run: RunRow, run_graph: RunGraph, now: int) -> None:
     """Let a paused run go on: what stopped begins again, and readiness is recounted."""
     seen = past(tx, run.id)
     set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
     stopped = [node for node, latest in seen.items() if latest.stopped]
-    _begin_again(tx, run.id, stopped, seen, course, now)
-    _recount(tx, run, course, seen, now, held=False)
+    _begin_again(tx, run.id, stopped, seen, run_graph, now)
+    _recount(tx, run, run_graph, seen, now, held=False)
 
 
-def reconcile(tx: Tx, run_id: str, *, course: Course, now: int, mine: str | None = None) -> bool:
+def reconcile(tx: Tx, run_id: str, *, run_graph: RunGraph, now: int, mine: str | None = None) -> bool:
     """Heal a run whose graph is another by now; False when `mine` was withdrawn by that, or it is over."""
     run = lock(tx, run_id)
     if run.state != RunState.READY:
         return mine is not None
     if run.frozen_at is not None:
         return True
-    if run.signature == course.graph.signature and mine is None:
+    if run.signature == run_graph.graph.signature and mine is None:
         return True
     # Where another worker has healed it since `mine` was claimed, that node was left alone as one that
     # executes; but it has not begun, and may have to wait for others now.
     seen = past(tx, run_id)
-    _recount(tx, run, course, seen, now, held=False, mine=mine)
+    _recount(tx, run, run_graph, seen, now, held=False, mine=mine)
     return mine is None or past(tx, run_id)[mine].active
 
 
@@ -180,23 +180,23 @@ def _active(tx: Tx, verb: str, run_id: str) -> RunRow:
     return run
 
 
-def _reached(run: RunRow, node: str, seen: Mapping[str, Past], course: Course | None, verb: str) -> Past:
+def _reached(run: RunRow, node: str, seen: Mapping[str, Past], run_graph: RunGraph | None, verb: str) -> Past:
     if node == MAIN and run.kind == "function":
         raise InvalidState(
             f"{verb} the main function of", run.id, run.state, "run.resume() or run.cancel() is for that"
         )
     if node in seen:
         return seen[node]
-    if course is None or not course.graph.knows(node):
+    if run_graph is None or not run_graph.graph.knows(node):
         raise NodeNotFound(run.id, node)
-    name = course.graph.shown(node)
+    name = run_graph.graph.shown(node)
     if verb == "reattempt":
         raise CannotReattempt(verb, run.id, "it has not been reached yet", "", name)
     raise InvalidState(f"{verb} node {name!r} of", run.id, "not there yet: the node has not been reached")
 
 
-def _shown(course: Course | None, node: str) -> str:
-    return node if course is None else course.graph.shown(node)
+def _shown(run_graph: RunGraph | None, node: str) -> str:
+    return node if run_graph is None else run_graph.graph.shown(node)
 
 
 def latest_of(tx: Tx, run_id: str) -> dict[str, Claimed]:
@@ -204,13 +204,15 @@ def latest_of(tx: Tx, run_id: str) -> dict[str, Claimed]:
     return {row.node: row for row in rows}
 
 
-def renew(tx: Tx, run_id: str, rows: Sequence[NewExecution], course: Course, now: int) -> None:
+def renew(tx: Tx, run_id: str, rows: Sequence[NewExecution], run_graph: RunGraph, now: int) -> None:
     """Give attempts that are yet to begin what the graph says of their nodes now."""
-    Advance(course.graph, course.facts(now, held=False), course.values, Recorded(tx, run_id)).renew(rows)
+    Advance(run_graph.graph, run_graph.facts(now, held=False), run_graph.values, Recorded(tx, run_id)).renew(
+        rows
+    )
 
 
 def _begin_again(
-    tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], course: Course | None, now: int
+    tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], run_graph: RunGraph | None, now: int
 ) -> None:
     """Another attempt at nodes that stopped.  Inline ones are left to the recount, which evaluates them."""
     if not nodes:
@@ -225,15 +227,15 @@ def _begin_again(
             row = fresh(latest[node], now)
             again.append(row)
             seen[node] = Past(node, row.attempt, row.state, None, row.kind)
-    if course is not None:
-        renew(tx, run_id, again, course, now)
+    if run_graph is not None:
+        renew(tx, run_id, again, run_graph, now)
     write(tx, tx.sql.insert_executions, again)
 
 
-def _carry_on(tx: Tx, run: RunRow, course: Course, seen: dict[str, Past], now: int) -> None:
+def _carry_on(tx: Tx, run: RunRow, run_graph: RunGraph, seen: dict[str, Past], now: int) -> None:
     """After an operator's hand: go on, if nothing else holds the run up."""
     resumed = _let_go_on(tx, run, seen, now)
-    _recount(tx, run, course, seen, now, held=run.state == RunState.PAUSED and not resumed)
+    _recount(tx, run, run_graph, seen, now, held=run.state == RunState.PAUSED and not resumed)
 
 
 def _let_go_on(tx: Tx, run: RunRow, seen: Mapping[str, Past], now: int) -> bool:
@@ -255,7 +257,7 @@ def _let_go_on(tx: Tx, run: RunRow, seen: Mapping[str, Past], now: int) -> bool:
 def _recount(
     tx: Tx,
     run: RunRow,
-    course: Course,
+    run_graph: RunGraph,
     seen: dict[str, Past],
     now: int,
     *,
@@ -263,7 +265,7 @@ def _recount(
     mine: str | None = None,
 ) -> None:
     changes = Changes(now=now)
-    advance = heal_run(tx, course, seen, changes, now=now, held=held, before=run.signature, mine=mine)
+    advance = heal_run(tx, run_graph, seen, changes, now=now, held=held, before=run.signature, mine=mine)
     if advance.end is not None and not (held and advance.end.state == RunState.PAUSED):
         end_run(run.id, advance.end, now, changes)
         report(tx, run, advance.end.state, now, error=advance.end.error)
