@@ -125,7 +125,7 @@ MUTANTS = [
         "floor = 0 if whole else claim_cursor.timers",
         "floor = claim_cursor.timers",
         (
-            "conformance/test_trails.py::test_a_timer_from_a_machine_whose_clock_is_behind_is_found_by_looking_over_everything[sqlite]",
+            "conformance/test_claim_cursors.py::test_a_timer_from_a_machine_whose_clock_is_behind_is_found_by_looking_over_everything[sqlite]",
         ),
     ),
     Mutant(
