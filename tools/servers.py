@@ -360,20 +360,21 @@ def start(control_file: str | Path) -> None:
 
 def freeze(control_file: str | Path) -> None:
     """Stop all processes of the server without ending them: it takes connections, and answers nobody."""
-    for pid in _processes(control_file):
-        os.kill(pid, signal.SIGSTOP)
+    _signal_all(control_file, signal.SIGSTOP)
 
 
 def thaw(control_file: str | Path) -> None:
     """Let a frozen server go on."""
-    for pid in _processes(control_file):
-        os.kill(pid, signal.SIGCONT)
+    _signal_all(control_file, signal.SIGCONT)
 
 
-def _processes(control_file: str | Path) -> list[int]:
-    """The server and its children, in that order: a parent that is stopped has no further children."""
+def _signal_all(control_file: str | Path, number: signal.Signals) -> None:
+    """Signal the server, then its children: a parent that is stopped has no further children."""
     server = int(Path(Control.read(control_file).pid_file).read_text())
-    return [server, *map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())]
+    os.kill(server, number)
+    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(int(child), number)
 
 
 def _ask_keeper(verb: str, control_file: str | Path) -> None:

@@ -143,6 +143,13 @@ def alive(app: App, *workers: Process) -> bool:
     return all(worker.pid in pids for worker in workers)
 
 
+def begin(world: World, app: App, count: int, **settings: Any) -> list[Process]:
+    """Start workers, and wait until all of them work."""
+    workers = [world.worker(**settings) for _ in range(count)]
+    eventually(lambda: alive(app, *workers), "all workers have begun")
+    return workers
+
+
 def query(app: App, statement: str) -> list[tuple[Any, ...]]:
     """Ask the database; a connection that was cut meanwhile is replaced."""
     while True:
@@ -190,6 +197,15 @@ def all_finish(world: World, app: App, count: int, within: float = PATIENCE) -> 
 
 def _errors(app: App) -> list[Any]:
     return query(app, "SELECT id, state, error FROM detent_runs WHERE state NOT IN ('ready', 'finished')")[:3]
+
+
+def finish_exactly_once(world: World, app: App, runs: Sequence[Run[Any]], within: float = PATIENCE) -> None:
+    """Wait until all chains have finished; then check everything that must hold of them."""
+    all_finish(world, app, len(runs), within)
+    settled_once(app, len(runs))
+    written_once(app, len(runs))
+    journals_agree(world, app, runs)
+    recorded_bodies_stay(world)
 
 
 def settled_once(app: App, count: int) -> None:

@@ -14,21 +14,18 @@ import detent
 from detent import App, AsyncApp
 from detent.errors import DatabaseUnavailable
 from detent.stores.open import open_store
+from tests.acceptance.private_server import PrivateServer
 from tests.acceptance.programs import chains
 from tests.acceptance.proxy import Proxy
 from tests.acceptance.support import (
     World,
     alive,
-    all_finish,
+    begin,
     eventually,
-    journals_agree,
-    recorded_bodies_stay,
-    settled_once,
+    finish_exactly_once,
     start_chains,
     states,
-    written_once,
 )
-from tools import servers
 
 pytestmark = pytest.mark.acceptance
 
@@ -117,17 +114,13 @@ def test_work_goes_on_where_the_server_fell_silent(proxy: Proxy, tmp_path: Path)
     world = World(proxy.url, tmp_path)
     with closing(world):
         app = world.chains()
-        worker = world.worker(pause=0.3, patience=3)
-        eventually(lambda: alive(app, worker), "the worker has begun")
+        [worker] = begin(world, app, 1, pause=0.3, patience=3)
         runs = start_chains(app, RUNS)
         proxy.silence()
         time.sleep(SILENT)
         proxy.resume()
-        all_finish(world, app, RUNS)
+        finish_exactly_once(world, app, runs)
         assert worker.alive
-        settled_once(app, RUNS)
-        written_once(app, RUNS)
-        journals_agree(world, app, runs)
 
 
 def test_another_host_of_an_address_takes_over_from_a_silent_one(postgres_database: str) -> None:
@@ -168,53 +161,37 @@ def test_long_statements_are_not_cut_while_the_server_answers(
     assert "does not answer" not in caplog.text
 
 
-@pytest.fixture(params=["postgres", "mysql"])
-def private(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """A server that no other test uses: its URL, and the file that controls it."""
-    with servers.running([request.param], private=True) as variables:
-        name = request.param.upper()
-        control = variables[f"DETENT_TEST_{name}_CONTROL"]
-        yield variables[f"DETENT_TEST_{name}_URL"], control
-        servers.thaw(control)
+def test_work_goes_on_where_the_server_was_frozen(server: PrivateServer, world_on_server: World) -> None:
+    world = world_on_server
+    app = world.chains(patience=PATIENCE)
+    workers = [world.worker(pause=0.3), world.worker(pause=0.3, patience=3)]
+    eventually(lambda: alive(app, *workers), "both workers have begun")
+    start_chains(app, RUNS)
+    eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
+
+    server.freeze()
+    begun = time.monotonic()
+    with pytest.raises(DatabaseUnavailable):
+        app.start(chains.chain)
+    _waited(begun)
+    time.sleep(max(0.0, begun + FROZEN - time.monotonic()))
+    server.thaw()
+
+    # The start that was given up may have been committed when the server went on.
+    eventually(lambda: states(app)["finished"] >= RUNS, "all have finished")
+    assert all(worker.alive for worker in workers)
+    total = sum(states(app).values())
+    assert total in (RUNS, RUNS + 1)
+    finish_exactly_once(world, app, list(app.runs(limit=total)))
 
 
-def test_work_goes_on_where_the_server_was_frozen(private: tuple[str, str], tmp_path: Path) -> None:
-    url, control = private
-    world = World(url, tmp_path)
-    with closing(world):
-        app = world.chains(patience=PATIENCE)
-        workers = [world.worker(pause=0.3), world.worker(pause=0.3, patience=3)]
-        eventually(lambda: alive(app, *workers), "both workers have begun")
-        start_chains(app, RUNS)
-        eventually(lambda: states(app)["finished"] > RUNS // 10, "some of it is done")
-
-        servers.freeze(control)
-        begun = time.monotonic()
-        with pytest.raises(DatabaseUnavailable):
-            app.start(chains.chain)
-        _waited(begun)
-        time.sleep(max(0.0, begun + FROZEN - time.monotonic()))
-        servers.thaw(control)
-
-        # The start that was given up may have been committed when the server went on.
-        eventually(lambda: states(app)["finished"] >= RUNS, "all have finished")
-        assert all(worker.alive for worker in workers)
-        total = sum(states(app).values())
-        assert total in (RUNS, RUNS + 1)
-        all_finish(world, app, total)
-        settled_once(app, total)
-        written_once(app, total)
-        journals_agree(world, app, list(app.runs(limit=total)))
-        recorded_bodies_stay(world)
-
-
-def test_a_server_that_was_frozen_while_an_app_opens_is_waited_for(private: tuple[str, str]) -> None:
-    url, control = private
-    with closing(open_store(url)) as store:
-        store.migrate(now=1)
-    servers.freeze(control)
-    timer = threading.Timer(SILENT, servers.thaw, [control])
-    timer.start()
-    with App(url, include=[ten], patience=60) as app:
-        assert app.start(ten).result(timeout=60) == 10
-    timer.join()
+def test_a_server_that_was_frozen_while_an_app_opens_is_waited_for(server: PrivateServer) -> None:
+    with server.database() as url:
+        with closing(open_store(url)) as store:
+            store.migrate(now=1)
+        server.freeze()
+        timer = threading.Timer(SILENT, server.thaw)
+        timer.start()
+        with App(url, include=[ten], patience=60) as app:
+            assert app.start(ten).result(timeout=60) == 10
+        timer.join()

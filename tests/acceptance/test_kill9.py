@@ -9,15 +9,12 @@ import pytest
 from tests.acceptance.programs import hanging
 from tests.acceptance.support import (
     World,
-    alive,
     all_finish,
+    begin,
     eventually,
-    journals_agree,
-    recorded_bodies_stay,
-    settled_once,
+    finish_exactly_once,
     start_chains,
     states,
-    written_once,
 )
 
 pytestmark = pytest.mark.acceptance
@@ -46,8 +43,7 @@ def killed_again_and_again(world: World, *, runs: int, kills: int, seed: int) ->
     chance = random.Random(seed)
     app = world.chains()
     started = start_chains(app, runs)
-    workers = [world.worker(pause=PAUSE) for _ in range(2)]
-    eventually(lambda: alive(app, *workers), "both workers have begun")
+    workers = begin(world, app, 2, pause=PAUSE)
     killed = 0
     for _ in moments(chance, kills):
         victim = chance.randrange(2)
@@ -57,11 +53,7 @@ def killed_again_and_again(world: World, *, runs: int, kills: int, seed: int) ->
         if states(app)["finished"] == runs:
             break
     print(f"{killed} workers were killed")
-    all_finish(world, app, runs, within=300)
-    settled_once(app, runs)
-    written_once(app, runs)
-    journals_agree(world, app, started)
-    recorded_bodies_stay(world)
+    finish_exactly_once(world, app, started, within=300)
 
 
 def moments(chance: random.Random, count: int) -> Iterator[int]:
@@ -73,12 +65,10 @@ def moments(chance: random.Random, count: int) -> Iterator[int]:
 
 def test_another_worker_takes_over_within_seconds(world: World) -> None:
     app = world.app(hanging)
-    first = world.worker("hanging")
-    eventually(lambda: alive(app, first), "the first worker has begun")
+    [first] = begin(world, app, 1, module="hanging")
     runs = [*app.start_many(hanging.hangs, [()] * 5), *app.start_many(hanging.ahangs, [()] * 5)]
     eventually(lambda: len(world.effects()) == len(runs), "all of them hang in the first worker")
-    second = world.worker("hanging")
-    eventually(lambda: alive(app, second), "the second worker has begun")
+    [second] = begin(world, app, 1, module="hanging")
 
     first.kill()
     died = time.monotonic_ns()
