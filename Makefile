@@ -12,10 +12,9 @@ SERVERS := $(PYTHON) tools/servers.py --
 FAULTS  ?= 1000
 # Counting statements takes a restart of PostgreSQL, which only one that we start here ourselves may get.
 COUNTED := $(if $(DETENT_TEST_POSTGRES_URL),,--count-statements)
-# All have databases of their own, and mostly wait: four at a time.  Acceptance tests start processes and
-# end them without warning: three at a time.  Those that stop the servers come last, and alone.
-QUICK_TESTS := tests/unit tests/conformance tests/functions tests/graphs tests/deciders tests/projections tests/simulation tests/mutants tests/examples tests/kit tests/docs
-SERVER_TESTS := tests/acceptance/test_database_away.py
+# All have databases of their own, and many mostly wait: more at a time than there are processors.
+# tests/distribution.py says who runs what, and in which order.
+PROCESSES ?= 6
 # The oldest and the newest that we support.
 POSTGRES_VERSIONS ?= 12 18
 
@@ -34,10 +33,10 @@ demo: $(STAMP) ## see a workflow survive a crash
 # what it has compiled.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
+# The first line compiles the tests, which otherwise each of the processes would do for itself.
 ifeq ($(strip $(ARGS)),)
-	@$(SERVERS) sh -c '$(BIN)/pytest -q -n 4 --dist loadfile $(QUICK_TESTS) && \
-		$(BIN)/pytest -q -n 3 --dist worksteal tests/acceptance --ignore=$(SERVER_TESTS) && \
-		$(BIN)/pytest -q $(SERVER_TESTS)'
+	@$(BIN)/pytest --collect-only -q tests >/dev/null || true
+	@$(SERVERS) $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile tests
 else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
 endif

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -30,7 +30,17 @@ from detent.stores.store import Store
 from detent.testing import TestingApp
 from tests.conformance.builders import TABLES
 from tests.functions.world import Apps
-from tools import servers
+
+if TYPE_CHECKING:
+    from tests.distribution import Distribution
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Distribution | None":
+    """With `--dist loadfile`, spread the tests in our own way."""
+    from tests.distribution import Distribution
+
+    return Distribution(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
@@ -164,21 +174,6 @@ def postgres_url() -> str:
 def mysql_url() -> str:
     """The server; `mysql_database` is a database of one's own on it."""
     return _from_environment("DETENT_TEST_MYSQL_URL")
-
-
-@pytest.fixture
-def postgres_control() -> Iterator[str]:
-    """For `servers.stop` and `servers.start`; after the test the server runs again, whatever happened."""
-    control = _from_environment("DETENT_TEST_POSTGRES_CONTROL")
-    yield control
-    servers.start(control)
-
-
-@pytest.fixture
-def mysql_control() -> Iterator[str]:
-    control = _from_environment("DETENT_TEST_MYSQL_CONTROL")
-    yield control
-    servers.start(control)
 
 
 @pytest.fixture(scope="session")
