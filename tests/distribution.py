@@ -14,12 +14,9 @@ Two rules for the order:
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
 
 ACCEPTANCE = "tests/acceptance/"
 SINGLE = (ACCEPTANCE, "tests/mutants/", "tests/simulation/test_engine.py")
@@ -41,7 +38,7 @@ SECONDS = {
 }
 
 
-class Distribution(LoadScopeScheduling):
+class Distribution(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives out units of work as described above."""
 
     _ordered = False
@@ -49,7 +46,7 @@ class Distribution(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
 
-    def _assign_work_unit(self, node: "WorkerController") -> None:
+    def _assign_work_unit(self, node: Any) -> None:
         if not self._ordered:  # the queue is complete when the first unit is given out
             for unit in in_order({unit: len(tests) for unit, tests in self.workqueue.items()}):
                 self.workqueue.move_to_end(unit)

@@ -9,7 +9,7 @@ from uuid import uuid4
 from tests.conftest import MySQLAdmin, PostgresAdmin
 from tools import servers
 
-ADMINS = {"postgres": PostgresAdmin, "mysql": MySQLAdmin}
+ADMINS: dict[str, type[PostgresAdmin | MySQLAdmin]] = {"postgres": PostgresAdmin, "mysql": MySQLAdmin}
 
 
 class PrivateServer:
