@@ -3,18 +3,20 @@
     Mutant("a stale token settles", "stores/batch/apply.py", old, new, ("conformance/test_settle.py::…",))
 
 A mutant is a replacement of text in one module.  `old` must occur exactly once in the file.
-The named tests run in a process of their own, against the broken module: each of them has to
-fail.  Without the mutant each of them has to pass.
+The named tests run in a process of their own (see forkserver.py), against the broken module:
+each of them has to fail.  Without the mutant each of them has to pass.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +89,56 @@ class Ran:
     output: str
 
 
+class ForkServer:
+    """Runs pytest in forked children of one process (see forkserver.py)."""
+
+    def __init__(self) -> None:
+        left_out = {name for name in os.environ if name.startswith(("PYTEST_", "COV_"))}
+        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants.forkserver"],
+            cwd=ROOT,
+            env=environment | {"PYTHONPATH": str(PACKAGE.parent)},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def run(self, arguments: Sequence[str], environment: dict[str, str], output: Path) -> int:
+        """Run pytest with these arguments; returns its exit status."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"arguments": arguments, "environment": environment, "output": str(output)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@cache
+def fork_server() -> ForkServer:
+    server = ForkServer()
+    atexit.register(server.close)
+    return server
+
+
 def _run(tests: Sequence[str], folder: Path, more: dict[str, str], timeout: int) -> Ran:
-    outcomes = folder / "outcomes.json"
-    left_out = {name for name in os.environ if name.startswith(("PYTEST_", "COV_"))}
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    environment |= {"PYTHONPATH": str(PACKAGE.parent), breaking.OUTCOMES: str(outcomes), **more}
-    # Compiling Detent takes longer than most of these tests: all processes share what one has compiled.
-    environment["PYTHONPYCACHEPREFIX"] = str(folder.parent / "compiled")
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    options = ["-q", "--tb=short", f"--timeout={timeout}", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    options += ["-p", "no:hypothesispytest"]  # to load it takes as long as a test
-    command = [sys.executable, "-m", "pytest", "-p", "tests.mutants.breaking", *options]
-    done = subprocess.run(
-        [*command, f"--basetemp={folder / 'tmp'}", *(f"tests/{test}" for test in tests)],
-        cwd=ROOT,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    outcomes, output = folder / "outcomes.json", folder / "output.txt"
+    arguments = ["-p", "tests.mutants.breaking", "-q", "--tb=short", f"--timeout={timeout}"]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+    # The server has imported hypothesis before pytest could change its assertions; there are none.
+    arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    arguments += [f"--basetemp={folder / 'tmp'}", *(f"tests/{test}" for test in tests)]
+    code = fork_server().run(arguments, {breaking.OUTCOMES: str(outcomes), **more}, output)
+    shown = output.read_text(errors="replace")
     if not outcomes.exists():
-        pytest.fail(f"the tests could not be run (exit status {done.returncode})\n\n{done.stdout}")
+        pytest.fail(f"the tests could not be run (exit status {code})\n\n{shown}")
     told: dict[str, Any] = json.loads(outcomes.read_text())
-    return Ran(told["loaded"], told["tests"], done.stdout[-4000:])
+    return Ran(told["loaded"], told["tests"], shown[-4000:])
