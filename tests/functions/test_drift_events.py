@@ -9,68 +9,14 @@ from typing import Any
 import pytest
 
 import detent
-from detent import step, workflow
+from detent import workflow
 from detent.errors import RunPaused
 from detent.events import Drifted, RunFinished, RunResumed
 from detent.events import RunPaused as Paused
+from tests.functions.drifting import achanging, changing, charging, no_numbers, pay, take_payment, work
 from tests.functions.world import Apps, Seen, result, wait_parked
 
-numbers: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_numbers() -> None:
-    numbers.clear()
-
-
-@step
-def work(number: int) -> int:
-    return number
-
-
-@step
-def pay(amount: int) -> str:
-    return f"paid {amount}"
-
-
-@step
-def take_payment(amount: int) -> str:
-    return f"took {amount}"
-
-
-@workflow(id="changing")
-def changing() -> int:
-    """Every delivery asks for another number."""
-    numbers.append(len(numbers))
-    value = work(numbers[-1])
-    detent.receive("go")
-    return value
-
-
-@workflow(id="changing")
-async def achanging() -> int:
-    numbers.append(len(numbers))
-    value = await work.aio(numbers[-1])
-    await detent.aio.receive("go")
-    return value
-
-
-def charging(kind: str, *, new: bool, strict: bool = False) -> Any:
-    charge = take_payment if new else pay
-
-    @workflow(id="charging", strict=strict)
-    def flow() -> str:
-        value = charge(5)
-        detent.receive("deployed")
-        return value
-
-    @workflow(id="charging", strict=strict)
-    async def aflow() -> str:
-        value = await charge.aio(5)
-        await detent.aio.receive("deployed")
-        return value
-
-    return flow if kind == "def" else aflow
+__all__ = ["no_numbers"]  # a fixture
 
 
 def deployed(apps: Apps, kind: str, *, strict: bool = False) -> tuple[detent.Run[Any], Seen]:

@@ -6,50 +6,14 @@ from typing import Any
 import pytest
 
 import detent
-from detent import step, workflow
+from detent import workflow
 from detent.errors import InvalidArgument, RunPaused
 from detent.kernel.operations import Note
 from detent.kernel.rows import DRIFTED
+from tests.functions.drifting import achanging, changing, charging, no_numbers, pay, take_payment, work
 from tests.functions.world import Apps, events, result, wait_parked
 
-numbers: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def _no_numbers() -> None:
-    numbers.clear()
-
-
-@step
-def work(number: int) -> int:
-    return number
-
-
-@step
-def pay(amount: int) -> str:
-    return f"paid {amount}"
-
-
-@step
-def take_payment(amount: int) -> str:
-    return f"took {amount}"
-
-
-@workflow(id="changing")
-def changing() -> int:
-    """Every delivery asks for another number."""
-    numbers.append(len(numbers))
-    value = work(numbers[-1])
-    detent.receive("go")
-    return value
-
-
-@workflow(id="achanging")
-async def achanging() -> int:
-    numbers.append(len(numbers))
-    value = await work.aio(numbers[-1])
-    await detent.aio.receive("go")
-    return value
+__all__ = ["no_numbers"]  # a fixture
 
 
 @workflow
@@ -57,18 +21,6 @@ def steady() -> int:
     value = work(7)
     detent.receive("go")
     return value
-
-
-def charging(*, new: bool, strict: bool) -> Any:
-    charge = take_payment if new else pay
-
-    @workflow(id="charging", strict=strict)
-    def flow() -> str:
-        value = charge(5)
-        detent.receive("deployed")
-        return value
-
-    return flow
 
 
 def ids(runs: list[detent.Run[Any]]) -> list[str]:
@@ -117,12 +69,12 @@ def test_a_run_that_drifts_again_is_listed_once_and_stays_listed(apps: Apps) -> 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["reported at the end", "paused"])
 def test_a_run_whose_recorded_step_is_not_asked_for_is_listed(apps: Apps, strict: bool) -> None:
-    yesterday = apps(charging(new=False, strict=strict), pay)
+    yesterday = apps(charging("def", new=False, strict=strict), pay)
     run = yesterday.start(yesterday.engine.registry.workflow("charging"))
     wait_parked(run)
     assert yesterday.runs.drifted() == []
     yesterday.close()
-    today = apps(charging(new=True, strict=strict), take_payment)
+    today = apps(charging("def", new=True, strict=strict), take_payment)
     run = today.run(run.id)
     run.send("deployed")
     if strict:
