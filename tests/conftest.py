@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pymysql
 import pytest
@@ -33,6 +34,11 @@ from tests.functions.world import Apps
 
 if TYPE_CHECKING:
     from tests.distribution import Distribution
+
+# No promise is about the time that an example takes: the machine may be busy with something else.
+# A failure tells how to repeat it, also where hypothesis keeps no database.
+hypothesis.settings.register_profile("detent", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("detent")
 
 
 @pytest.hookimpl(optionalhook=True)
