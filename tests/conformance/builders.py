@@ -32,7 +32,7 @@ TABLES = (
     "graphs waits executions steps messages readiness history attributes deadlines workers"
     " events inputs snapshots projections views runs"
 ).split()
-PATIENCE = 20.0  # seconds until a condition that does not come true fails its test
+PATIENCE = 60.0  # seconds until a condition that does not come true fails its test
 
 
 # -- Rows ------------------------------------------------------------------------------------------

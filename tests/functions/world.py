@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import detent
 from detent.events import Event
 
-PATIENCE = 20.0  # seconds until a condition that does not come true fails its test
+PATIENCE = 60.0  # seconds until a condition that does not come true fails its test
 SOON = 0.12  # seconds: long enough for a run to let go of its worker, short enough for a test
 
 

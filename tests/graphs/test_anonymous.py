@@ -85,7 +85,7 @@ def test_a_completed_body_does_not_run_again_when_one_is_inserted_before_it(apps
     run = apps(checking()).run(run_id)
     wait_for(run, "paused")
     with pytest.raises(RunPaused, match=r"AnonymousStepMoved: run .* has done 'step_1'"):
-        run.result(timeout=1)
+        run.result(timeout=60)
     assert ran == ["charge"]
 
 

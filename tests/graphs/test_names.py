@@ -97,7 +97,7 @@ def test_a_node_that_kills_its_workers_is_named_by_its_name(apps: Apps) -> None:
     gates[0].open()
     assert state(run) == "paused"
     with pytest.raises(RunPaused, match="'work' took its worker down"):
-        run.result(timeout=1)
+        run.result(timeout=60)
 
 
 def test_what_is_wrong_with_an_imported_graph_is_said_by_name(testing: TestingApp) -> None:

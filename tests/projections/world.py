@@ -10,7 +10,7 @@ from detent import Decider, Decision, Projection, Recorded, View
 from detent.app.projections import ProjectionStatus
 from detent.stores.store import Store
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass

@@ -19,7 +19,7 @@ from detent.events import Committed, Drifted, Event, Failure, RunEvent, RunFaile
 from detent.observe import Observer
 
 NOW = datetime(2026, 3, 29, tzinfo=UTC)
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def finished(number: int) -> RunFinished:
