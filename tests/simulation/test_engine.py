@@ -170,7 +170,7 @@ BROKEN: dict[str, tuple[list[Any], Faults, str]] = {
     ),
     "a caller that has left may become the leader": (
         [mock.patch.object(Entry, "waits", property(lambda self: self._signal is not None))],
-        Faults(error=0.2, interrupt=3.0, preempt=0.02),
+        Faults(error=0.2, interrupt=8.0, preempt=0.1),
         "did not finish|caused",
     ),
     "a loop whose thread could not be started is kept": (

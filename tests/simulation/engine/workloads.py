@@ -302,4 +302,4 @@ def _diamond(id: str, value: int) -> Job:
 
 
 MAKERS: list[Callable[[str, int], Job]] = [_transfer, _gathered, _raced, _family, _letters, _diamond]
-INCLUDED = [transfer, gathered, raced, leaf, family, letters, Diamond, Account, Totals]
+INCLUDED = (transfer, gathered, raced, leaf, family, letters, Diamond, Account, Totals)
