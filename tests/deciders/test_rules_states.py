@@ -278,56 +278,53 @@ def test_a_state_that_is_older_than_what_is_known_is_not_kept() -> None:
 
 # -- Long lives ----------------------------------------------------------------------------------------
 
-LONG = 100_000
+Aged = tuple[detent.App, type[Log], int]
 
 
-@pytest.fixture
-def aged(apps: Apps) -> tuple[detent.App, type[Log]]:
-    """An instance with very many events."""
+@pytest.fixture(params=[20_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def aged(request: pytest.FixtureRequest, apps: Apps) -> Aged:
+    """An instance with very many events: some pages of them, and some snapshots."""
+    count: int = request.param
 
     class Tally(Log):
         """Counts rather than keeps."""
 
         type = "log"
-        snapshot_every = 20_000
+        snapshot_every = count // 5
 
         def evolve(self, state: LogState, event: Any) -> LogState:
             state.said = [str(int(state.said[0]) + 1) if state.said else "1"]
             return state
 
     app = apps(Tally, worker=False)
-    for _ in range(LONG // 5_000):
-        app.execute(Tally, Say("l", "x", also=["x"] * 4_999))
-    return app, Tally
+    for _ in range(20):
+        app.execute(Tally, Say("l", "x", also=["x"] * (count // 20 - 1)))
+    return app, Tally, count
 
 
-def test_an_instance_with_very_many_events_is_loaded_from_its_snapshot(
-    aged: tuple[detent.App, type[Log]], apps: Apps
-) -> None:
-    app, decider = aged
-    assert snapshots(app)[0][0] == LONG
-    without_early_events(app, LONG - 5)
+def test_an_instance_with_very_many_events_is_loaded_from_its_snapshot(aged: Aged, apps: Apps) -> None:
+    app, decider, count = aged
+    assert snapshots(app)[0][0] == count
+    without_early_events(app, count - 5)
     other = apps(decider, worker=False)
-    assert other.state_at(decider, "l").said == [str(LONG)]
+    assert other.state_at(decider, "l").said == [str(count)]
     other.execute(decider, Say("l", "x"))
-    assert remembered(other, decider).said == [str(LONG + 1)]
+    assert remembered(other, decider).said == [str(count + 1)]
 
 
-def test_an_instance_with_very_many_events_is_loaded_without_a_snapshot(
-    aged: tuple[detent.App, type[Log]], apps: Apps
-) -> None:
-    app, decider = aged
+def test_an_instance_with_very_many_events_is_loaded_without_a_snapshot(aged: Aged, apps: Apps) -> None:
+    app, decider, count = aged
     change(app, "DELETE FROM detent_snapshots")
     other = apps(decider, worker=False)
     other.execute(decider, Say("l", "x"))
-    assert remembered(other, decider).said == [str(LONG + 1)]
-    assert snapshots(other)[0][0] == LONG + 1, "so that nobody has to do that again"
+    assert remembered(other, decider).said == [str(count + 1)]
+    assert snapshots(other)[0][0] == count + 1, "so that nobody has to do that again"
 
 
 def test_time_travel_over_very_many_events_reads_them_page_by_page(
-    aged: tuple[detent.App, type[Log]], monkeypatch: pytest.MonkeyPatch
+    aged: Aged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, decider = aged
+    app, decider, count = aged
     pages: list[int] = []
     bound = app.engine.services.bound(decider)
     fold = bound.fold
@@ -337,9 +334,9 @@ def test_time_travel_over_very_many_events_reads_them_page_by_page(
         return fold(state, rows)
 
     monkeypatch.setattr(bound, "fold", counted)
-    assert app.state_at(decider, "l", sequence=LONG // 2).said == [str(LONG // 2)]
-    assert sum(pages) == LONG // 2
+    assert app.state_at(decider, "l", sequence=count // 2).said == [str(count // 2)]
+    assert sum(pages) == count // 2
     assert max(pages) <= 2_000, "it does not keep all of them in memory"
     change(app, "DELETE FROM detent_events WHERE sequence = 7")
     with pytest.raises(UnreadableEvent):
-        app.state_at(decider, "l", sequence=LONG // 2)
+        app.state_at(decider, "l", sequence=count // 2)
