@@ -25,11 +25,11 @@ from psycopg import sql
 from pymysql.cursors import Cursor
 
 import detent
-from detent.stores.driver import Trouble, Tx
+from detent.stores.driver import Trouble
 from detent.stores.open import open_store
 from detent.stores.store import Store
 from detent.testing import TestingApp
-from tests.conformance.builders import TABLES
+from tests.conformance.builders import empty
 from tests.functions.world import Apps
 
 if TYPE_CHECKING:
@@ -123,18 +123,12 @@ def _module_store(module_url: str) -> Iterator[Store]:
 def url(module_url: str, _module_store: Store) -> str:
     """A database that is empty apart from Detent's tables."""
     try:
-        _module_store.write(_empty)
+        _module_store.write(empty)
     except Exception as error:
         if _module_store.driver.trouble(error) is not Trouble.GONE:
             raise
-        _module_store.write(_empty)  # a test has cut all connections
+        _module_store.write(empty)  # a test has cut all connections
     return module_url
-
-
-def _empty(tx: Tx) -> None:
-    for table in TABLES:
-        tx.run(f"DELETE FROM detent_{table}")
-    tx.run("UPDATE detent_counters SET value = 0")
 
 
 @pytest.fixture

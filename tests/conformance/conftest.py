@@ -9,10 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from detent.stores.driver import Tx
 from detent.stores.open import open_store
 from detent.stores.store import Store
-from tests.conformance.builders import NOW, TABLES
+from tests.conformance.builders import NOW, empty
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
@@ -58,7 +57,7 @@ def store(another: Callable[[], Store]) -> Store:
     """A store on an empty database."""
     store = another()
     with store._writer.transaction() as tx:
-        _empty(tx)
+        empty(tx)
     return store
 
 
@@ -66,9 +65,3 @@ def store(another: Callable[[], Store]) -> Store:
 def rival(another: Callable[[], Store], store: Store) -> Store:
     """A second process's store on the same database."""
     return another()
-
-
-def _empty(tx: Tx) -> None:
-    for table in TABLES:
-        tx.run(f"DELETE FROM detent_{table}")
-    tx.run("UPDATE detent_counters SET value = 0")
