@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .app.projections import ProjectionStatus, ProjectionView
     from .app.run import Run, Runs
     from .app.views import Execution, HistoryEvent
+    from .definitions.callers import AsyncCaller, Handle, SyncCaller
     from .definitions.context import Context, LogFields, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         step_guard,
         uuid,
     )
-    from .definitions.functions import Child, FunctionWorkflow, Handle, Step
+    from .definitions.functions import Child, FunctionWorkflow, Step
     from .definitions.graphs import Graph, Template, template
     from .definitions.node_options import PREVIOUS
     from .definitions.projections import Projection
@@ -82,6 +83,7 @@ __all__ = [
     "AlreadyRunning",
     "App",
     "AsyncApp",
+    "AsyncCaller",
     "AsyncRun",
     "AsyncRuns",
     "AsyncStarter",
@@ -140,6 +142,7 @@ __all__ = [
     "StepFailed",
     "StepNotDefined",
     "StepTimeout",
+    "SyncCaller",
     "Template",
     "Timer",
     "TimerCancelled",
@@ -197,7 +200,8 @@ _HOMES = {
         "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
         "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "definitions.functions": "Child FunctionWorkflow Handle Step",
+    "definitions.callers": "AsyncCaller Handle SyncCaller",
+    "definitions.functions": "Child FunctionWorkflow Step",
     "definitions.graphs": "Graph Template template",
     "kernel.ancestry": "Broken",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",

@@ -183,7 +183,7 @@ def test_canceling_ends_a_run_at_its_next_step(apps: Apps, is_async: bool) -> No
 
     @workflow(id="flow")
     async def aflow() -> None:
-        await first.aio()  # type: ignore[call-arg]
+        await first.aio()
         await second.aio()
 
     chosen: Any = aflow if is_async else flow

@@ -69,7 +69,7 @@ def flow() -> int:
 
 @workflow
 async def aflow() -> int:
-    return await acharge(1) + await flaky.aio()  # type: ignore[call-arg]
+    return await acharge(1) + await flaky.aio()
 
 
 @workflow
@@ -218,7 +218,7 @@ def test_spawned_steps_and_transactional_steps_are_reported(apps: Apps) -> None:
 
     @workflow
     def spawning() -> int:
-        return flaky.spawn().result() + debit(5) + debit.spawn(6).result()  # type: ignore[call-arg]
+        return flaky.spawn().result() + debit(5) + debit.spawn(6).result()
 
     app = apps(spawning, flaky, debit)
     seen = subscribed(app, ExecutionEvent)

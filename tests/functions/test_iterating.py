@@ -40,7 +40,7 @@ class Items:
 
         @workflow(id="flow")
         def flow() -> Any:
-            return work.spawn().result() if "spawned" in kind else work()  # type: ignore[call-arg]
+            return work.spawn().result() if "spawned" in kind else work()
 
         @workflow(id="flow")
         async def aflow() -> Any:
@@ -182,7 +182,7 @@ def test_several_loops_in_one_step_each_have_their_own_place(apps: Apps) -> None
 
     @workflow
     def flow(spawned: bool) -> None:
-        work.spawn().result() if spawned else work()  # type: ignore[call-arg]
+        work.spawn().result() if spawned else work()
 
     app = apps(flow)
     for spawned in (False, True):

@@ -51,7 +51,7 @@ def test_a_failing_step_is_tried_again(apps: Apps, spawned: bool) -> None:
     @workflow
     def flow() -> str:
         if spawned:
-            return str(flaky.spawn().result())  # type: ignore[call-arg]
+            return str(flaky.spawn().result())
         return flaky()
 
     run = apps(flow).start(flow)

@@ -181,7 +181,7 @@ def test_a_spawned_step_whose_worker_dies_runs_again_elsewhere(apps: Apps) -> No
 
     @workflow
     def flow() -> int:
-        return int(work.spawn().result())  # type: ignore[call-arg]
+        return int(work.spawn().result())
 
     first = apps(flow)
     run = first.start(flow)

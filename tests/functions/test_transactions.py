@@ -113,7 +113,7 @@ def test_a_transactional_step_that_raises_rolls_back(apps: Apps, ledger: Ledger,
 
     @workflow
     def flow() -> Any:
-        return debit.spawn("anna").result() if spawned else debit("anna")  # type: ignore[call-arg]
+        return debit.spawn("anna").result() if spawned else debit("anna")
 
     assert result(apps(flow).start(flow)) == 3
     assert ledger() == ["anna 3"]
@@ -151,7 +151,7 @@ def test_a_crash_between_the_body_and_the_commit_leaves_one_write(
 
     @workflow
     def flow() -> Any:
-        return debit.spawn().result() if spawned else debit()  # type: ignore[call-arg]
+        return debit.spawn().result() if spawned else debit()
 
     def die(*_: Any) -> None:
         assert first.engine.worker is not None

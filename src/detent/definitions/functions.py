@@ -8,18 +8,18 @@ the run to carry the call out, record it, or answer it from the journal.
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MethodType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from ..arguments import check_flag, check_positive_duration, refuse
-from ..errors import BlockingCall, DefinitionError, InvalidOption, NotInRun
+from ..errors import DefinitionError, InvalidOption, NotInRun
 from ..kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from ..serialization.signatures import RETURN, Signature
 from .awaitables import refuse_without_loop, watched
+from .callers import AsyncCaller, Handle, SyncCaller, Wraps, refuse_on_loop
 from .child_options import ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
 from .node_options import NodeOptions, check_queue_and_priority
@@ -27,8 +27,9 @@ from .transactional import Isolation, problem_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+A = TypeVar("A")
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 OnException = Literal["raise", "pause", "cancel", "skip", "reattempt"]
 NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
@@ -37,12 +38,12 @@ _PLAIN = NodeOptions()
 LONGEST_NAME = 200
 
 
-class Definition(Generic[P, R]):
+class Definition(Generic[P, R_co]):
     """A function with a name, and what its signature tells."""
 
     kind = ""
 
-    def __init__(self, function: Callable[P, R], name: str | None) -> None:
+    def __init__(self, function: Callable[P, R_co], name: str | None) -> None:
         _check_function(self.kind, function)
         self.function = function
         self.name = name if name is not None else function.__name__
@@ -153,17 +154,19 @@ class Definition(Generic[P, R]):
 
     # A ctx may be passed on, or left to the engine.
     @overload
-    def __call__(self: Definition[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    def __call__(
+        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
     @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         frame = current_frame(self.name)
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
             refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
             return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
-        _refuse_on_loop(frame, self.name, "call")
+        refuse_on_loop(frame, self.name, "call")
         return frame.drive(self.routine(frame, args, kwargs))
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
@@ -171,22 +174,32 @@ class Definition(Generic[P, R]):
         raise NotImplementedError
 
     @property
-    def aio(self) -> AsyncView[P, R]:
+    def aio(self) -> AsyncCaller[P, R_co]:
         """The same from async code: `await charge.aio(42)`, `await charge.aio.map(ids)`."""
-        return AsyncView(self)
+        return AsyncCaller(self)
 
     @property
-    def sync(self) -> SyncView[P, R]:
+    def sync(self) -> SyncCaller[P, R_co]:
         """The same from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
-        return SyncView(self)
+        return SyncCaller(self)
 
     @overload
     def spawn(
-        self: Definition[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self: Wraps[Callable[Concatenate[Context, Q], Coroutine[Any, Any, T]]],
+        *args: Q.args,
+        **kwargs: Q.kwargs,
     ) -> Handle[T]: ...
     @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
-    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+    def spawn(
+        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(
+        self: Wraps[Callable[P, Coroutine[Any, Any, T]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+    def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Give a step to any worker, or start a workflow as a child run.
 
         The handle gives the result: `handle.result()`, `await handle`.
@@ -208,14 +221,14 @@ class Definition(Generic[P, R]):
         return DefinitionError(f"{self.place} {what}")
 
 
-class Step(Definition[P, R]):
+class Step(Definition[P, R_co]):
     """A function whose result is remembered; see `detent.step`."""
 
     kind = "step"
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         *,
         id: str | None = None,
         retry: Retry | None = None,
@@ -317,15 +330,21 @@ class Step(Definition[P, R]):
 
     @overload
     def map(  # type: ignore[overload-overlap]
-        self: Step[P, Coroutine[Any, Any, T]], items: Iterable[Any]
-    ) -> Awaitable[list[T]]: ...
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A]
+    ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
-    def map(self, items: Iterable[Any]) -> list[R]: ...
-    def map(self, items: Iterable[Any]) -> Any:
+    def map(  # type: ignore[overload-overlap]
+        self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]], items: Iterable[A]
+    ) -> Coroutine[Any, Any, list[T]]: ...
+    @overload
+    def map(self: Wraps[Callable[[A], T]], items: Iterable[A]) -> list[T]: ...
+    @overload
+    def map(self: Wraps[Callable[[Context, A], T]], items: Iterable[A]) -> list[T]: ...
+    def map(self: Any, items: Iterable[Any]) -> Any:
         """Spawn one for each item, and return the results in order (awaitable for an async step)."""
         return self.aio.map(items) if self.is_async else self.sync.map(items)
 
-    def compensate_with(self, compensation: Step[Any, Any]) -> Step[P, R]:
+    def compensate_with(self, compensation: Step[Any, Any]) -> Step[P, R_co]:
         """Undo this step with another one, when the workflow fails or is canceled.
 
         The compensation is called with the step's arguments; a parameter named
@@ -339,14 +358,14 @@ class Step(Definition[P, R]):
         return self
 
 
-class FunctionWorkflow(Definition[P, R]):
+class FunctionWorkflow(Definition[P, R_co]):
     """A durable function; see `detent.workflow`."""
 
     kind = "workflow"
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         *,
         id: str | None = None,
         on_exception: Literal["fail", "pause"] = "fail",
@@ -381,7 +400,7 @@ class FunctionWorkflow(Definition[P, R]):
         priority: int | None = None,
         attributes: Mapping[str, str | int | bool] | None = None,
         **unknown: Any,
-    ) -> Child[P, R]:
+    ) -> Child[P, R_co]:
         """The same workflow as a child run with an id, a deadline, a queue, a priority, attributes."""
         given = {
             "id": id,
@@ -393,174 +412,64 @@ class FunctionWorkflow(Definition[P, R]):
         return Child(self, checked_child_options(self.name, given, unknown))
 
 
-class Child(Generic[P, R]):
+class Child(Generic[P, R_co]):
     """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`."""
 
-    def __init__(self, workflow: FunctionWorkflow[P, R], options: ChildOptions) -> None:
+    def __init__(self, workflow: FunctionWorkflow[P, R_co], options: ChildOptions) -> None:
         self._workflow = workflow
         self._options = options
+
+    @property
+    def function(self) -> Callable[P, R_co]:
+        """The workflow's function as it was written."""
+        return self._workflow.function
 
     def __repr__(self) -> str:
         return f"{self._workflow!r}.options(...)"
 
     @overload
-    def __call__(self: Child[Concatenate[Context, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> R: ...
+    def __call__(
+        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> T: ...
     @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         view: Any = self.aio if self._workflow.is_async else self.sync
         return view(*args, **kwargs)
 
     @property
-    def aio(self) -> AsyncView[P, R]:
+    def aio(self) -> AsyncCaller[P, R_co]:
         """The same from async code: `await ship.options(id="ship-42").aio(order)`."""
-        return AsyncView(self._workflow, self._options)
+        return AsyncCaller(self._workflow, self._options)
 
     @property
-    def sync(self) -> SyncView[P, R]:
+    def sync(self) -> SyncCaller[P, R_co]:
         """The same from sync code: `ship.options(id="ship-42").sync(order)`."""
-        return SyncView(self._workflow, self._options)
+        return SyncCaller(self._workflow, self._options)
 
     @overload
-    def spawn(self: Child[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Handle[T]: ...
+    def spawn(
+        self: Wraps[Callable[Concatenate[Context, Q], Coroutine[Any, Any, T]]],
+        *args: Q.args,
+        **kwargs: Q.kwargs,
+    ) -> Handle[T]: ...
     @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
-    def spawn(self, *args: Any, **kwargs: Any) -> Handle[Any]:
+    def spawn(
+        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(
+        self: Wraps[Callable[P, Coroutine[Any, Any, T]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+    def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Start the child run; the handle gives its result."""
         frame = current_frame(self._workflow.name)
         if frame is None:
             raise NotInRun(f"{self._workflow.name}.options(...).spawn()")
         handle: Handle[Any] = frame.spawn(self._workflow, [(args, kwargs)], self._options)[0]
         return handle
-
-
-class AsyncView(Generic[P, R]):
-    """A definition as async code calls it."""
-
-    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
-        self._definition = definition
-        self._options = options
-
-    @overload
-    def __call__(
-        self: AsyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def __call__(self: AsyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        definition = self._definition
-        frame = current_frame(definition.name)
-        if frame is None:
-            return _call_plainly(definition.function, args, kwargs)
-        refuse_without_loop(frame, definition.name, _sync_form(definition, "(...)"))
-        return watched(
-            frame, definition.name, frame.adrive(_routine(frame, definition, args, kwargs, self._options))
-        )
-
-    def map(self, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
-        """Spawn one for each item; the results in order."""
-        definition = self._definition
-        frame = current_frame(definition.name)
-        if frame is None:
-            return self._map_plainly(items)
-        refuse_without_loop(frame, f"{definition.name}.map", _sync_form(definition, ".map(...)"))
-        return watched(frame, f"{definition.name}.map", self._map(frame, items))
-
-    async def _map_plainly(self, items: Iterable[Any]) -> list[Any]:
-        return [await _call_plainly(self._definition.function, (item,), {}) for item in items]
-
-    async def _map(self, frame: Frame, items: Iterable[Any]) -> list[Any]:
-        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
-        return await frame.adrive(frame.gathered(handles))
-
-
-class SyncView(Generic[P, R]):
-    """A definition as sync code calls it."""
-
-    def __init__(self, definition: Definition[P, R], options: ChildOptions | None = None) -> None:
-        self._definition = definition
-        self._options = options
-
-    @overload
-    def __call__(self: SyncView[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self: SyncView[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        definition = self._definition
-        frame = current_frame(definition.name)
-        if frame is None:
-            value = definition.function(*args, **kwargs)
-            return _run_plainly(value) if definition.is_async else value
-        _refuse_on_loop(frame, definition.name, "call")
-        return frame.drive(_routine(frame, definition, args, kwargs, self._options))
-
-    def map(self, items: Iterable[Any]) -> list[Any]:
-        """Spawn one for each item; the results in order."""
-        frame = current_frame(self._definition.name)
-        if frame is None:
-            view: Any = self
-            return [view(item) for item in items]
-        _refuse_on_loop(frame, self._definition.name, "map")
-        handles = frame.spawn(self._definition, [((item,), {}) for item in items], self._options)
-        return frame.drive(frame.gathered(handles))
-
-
-class Handle(Generic[T]):
-    """Work that was given away, and its result to come."""
-
-    def __init__(self, frame: Frame, key: str, topic: str, definition: Any, run_id: str | None) -> None:
-        self._frame = frame
-        self.key = key
-        self.topic = topic
-        self.definition = definition
-        self.run_id = run_id  # of the child run; None for a spawned step
-
-    def result(self) -> T:
-        """Wait for the result; the worker is free meanwhile."""
-        _refuse_on_loop(self._frame, self.key, "wait for")
-        return cast(T, self._frame.drive(self._frame.gathered([self]))[0])
-
-    def __await__(self) -> Generator[Any, None, T]:
-        async def wait() -> T:
-            return cast(T, (await self._frame.adrive(self._frame.gathered([self])))[0])
-
-        return wait().__await__()
-
-
-def _routine(
-    frame: Frame,
-    definition: Definition[Any, Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: ChildOptions | None,
-) -> Call[Any]:
-    if options is None:
-        return definition.routine(frame, args, kwargs)
-    return frame.child(definition, args, kwargs, options)
-
-
-def _refuse_on_loop(frame: Frame, name: str, verb: str) -> None:
-    if frame.loop_thread == threading.get_ident():
-        hint = (
-            f"await {name}.aio(...)" if verb == "call" else f"await {name}.aio.map(...), or await the handle"
-        )
-        raise BlockingCall(name, hint)
-
-
-def _sync_form(definition: Definition[Any, Any], call: str) -> str:
-    """How a `def` workflow calls a definition."""
-    return f"{definition.name}.sync{call}" if definition.is_async else f"{definition.name}{call}"
-
-
-async def _call_plainly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    value = function(*args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
-
-
-def _run_plainly(value: Any) -> Any:
-    import asyncio  # slow to load, and rarely needed here
-
-    return asyncio.run(value)
 
 
 def _is_method(function: Any) -> bool:

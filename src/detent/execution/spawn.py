@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..arguments import refuse
+from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
 from ..definitions.context import Routine
-from ..definitions.functions import Definition, FunctionWorkflow, Handle
+from ..definitions.functions import Definition, FunctionWorkflow
 from ..definitions.transactional import NO_ISOLATION
 from ..errors import DefinitionError, RunCanceled, RunConflict, UnknownQueue
 from ..kernel import rows as kernel_rows

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
 from ..definitions.context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, Signal, Suspended
-from ..definitions.functions import FunctionWorkflow, Handle, Step
+from ..definitions.functions import FunctionWorkflow, Step
 from ..kernel import rows
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
 from ..kernel.rows import Claimed, RunEnd, StepState

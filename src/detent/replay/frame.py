@@ -21,9 +21,10 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from ..clock import from_micros
+from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
 from ..definitions.context import Call, Context, Routine, Suspended
-from ..definitions.functions import Definition, FunctionWorkflow, Handle
+from ..definitions.functions import Definition, FunctionWorkflow
 from ..errors import CannotDecode, DeadlineExceeded
 from ..execution import spawn as spawning
 from ..execution import waits
