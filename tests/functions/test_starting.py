@@ -263,7 +263,7 @@ def test_an_unknown_run_is_an_error_that_names_it(apps: Apps) -> None:
 
 def test_an_unknown_setting_or_option_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="colour"):
-        detent.App("sqlite:///:memory:", colour="red")
+        detent.App("sqlite:///:memory:", colour="red")  # type: ignore[call-arg]
 
 
 def test_definitions_that_are_called_need_not_be_included(apps: Apps) -> None:

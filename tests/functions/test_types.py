@@ -281,7 +281,7 @@ def test_a_wrong_argument_is_refused_by_asyncio_too(url: str) -> None:
             with pytest.raises(CannotDecode, match="'order'"):
                 await app.start(fulfil, "one")  # type: ignore[call-overload]
             with pytest.raises(CannotDecode, match="call 1 of"):
-                await app.start_many(fulfil, [(1,), ("two",)])
+                await app.start_many(fulfil, [(1,), ("two",)])  # type: ignore[list-item, arg-type]
             assert await app.runs() == []
 
     asyncio.run(program())

@@ -283,7 +283,7 @@ def test_options_may_be_given_before_or_after_the_connection(apps: Apps, url: st
     with pytest.raises(UnknownQueue):
         app.within(connection).options(queue="nowhere").start(double, 1)
     with pytest.raises(TypeError, match="colour"):
-        app.within(connection).options(colour="red")
+        app.within(connection).options(colour="red")  # type: ignore[call-arg]
     connection.commit()
     connection.close()
     rows = [app.engine.row(id) for id in ("a", "b", "c")]

@@ -27,7 +27,7 @@ def app() -> detent.App:
 
 def test_an_invalid_argument_is_an_error_of_each_kind_that_callers_expect() -> None:
     with pytest.raises(InvalidArgument) as caught:
-        detent.App(MEMORY, lease="5m")
+        detent.App(MEMORY, lease="5m")  # type: ignore[arg-type]
     error = caught.value
     assert isinstance(error, DetentError | ConfigurationError)
     assert isinstance(error, TypeError)
@@ -323,9 +323,9 @@ CLOCKS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an advance backwards": (lambda: ManualClock().advance(-5), "cannot be negative"),
     "a move to a naive moment": (lambda: ManualClock().move_to(datetime(2031, 1, 1)), "no time zone"),
-    "an unknown setting": (lambda: TestingApp(concurency=3), "did you mean 'concurrency'"),
-    "an unknown option": (lambda: TestingApp().options(dleay=3), "did you mean 'delay'"),
-    "a bad option": (lambda: TestingApp().options(delay="5m"), "give a timedelta"),
+    "an unknown setting": (lambda: TestingApp(concurency=3), "did you mean 'concurrency'"),  # type: ignore[call-arg]
+    "an unknown option": (lambda: TestingApp().options(dleay=3), "did you mean 'delay'"),  # type: ignore[call-arg]
+    "a bad option": (lambda: TestingApp().options(delay="5m"), "give a timedelta"),  # type: ignore[arg-type]
 }
 
 

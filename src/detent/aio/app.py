@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from ..app import deciders as deciding
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
-from ..app.settings import Options, checked_options
+from ..app.settings import APP_DEFAULTS, START_DEFAULTS, AppSettings, Options, StartOptions, checked_options
 from ..app.starting import START_MANY, calls_of
 from ..app.user_connections import loop_tx
 from ..app.views import Execution, id_of
 from ..app.within import join
 from ..arguments import check_stored_id
-from ..definitions.context import Context, current_frame, replaying
+from ..definitions.context import current_frame, replaying
 from ..definitions.deciders import Decider
 from ..definitions.decisions import Recorded, TimerCancelled
-from ..definitions.functions import FunctionWorkflow
-from ..definitions.graphs import Graph, Template
-from ..definitions.workflows import Workflow
 from ..events import Event
 from ..kernel.operations import Operation, Start
+from ..keywords import shows
 from .deciders import AsyncDeadLetters, AsyncDeciders
 from .run import AsyncRun, AsyncRuns
+from .starters import AsyncStarts
 from .threads import in_thread
 
-P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 In = TypeVar("In")
 E = TypeVar("E")
 
 
-class AsyncApp:
+class AsyncApp(AsyncStarts):
     """The same as `detent.App`, for asyncio: what waits is awaited."""
 
-    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
+    @shows(AppSettings, defaults=APP_DEFAULTS)
+    def __init__(self, url: str, *, include: Any = (), **settings: Unpack[AppSettings]) -> None:
         self._sync = App(url, include=include, **settings)
 
     @property
@@ -100,44 +99,21 @@ class AsyncApp:
         """
         return self._sync.subscribe(function, events=events)
 
-    @overload
-    async def start(
-        self,
-        definition: FunctionWorkflow[Concatenate[Context, P], Coroutine[Any, Any, R]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> AsyncRun[R]: ...
-    @overload
-    async def start(
-        self, definition: FunctionWorkflow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncRun[R]: ...
-    @overload
-    async def start(
-        self, definition: FunctionWorkflow[Concatenate[Context, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncRun[R]: ...
-    @overload
-    async def start(
-        self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncRun[R]: ...
-    @overload
-    async def start(self, definition: Template[P], *args: P.args, **kwargs: P.kwargs) -> AsyncRun[Any]: ...
-    @overload
-    async def start(self, definition: type[Decider[Any, In, Any, Any]], input: In) -> AsyncRun[None]: ...
-    @overload
-    async def start(
-        self, definition: type[Workflow] | Graph | str, *args: Any, **kwargs: Any
-    ) -> AsyncRun[Any]: ...
-    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
-        """Start a run; it is durable when this returns."""
-        return await self.options().start(definition, *args, **kwargs)
+    async def _start_one(
+        self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncRun[Any]:
+        return await self.options()._start_one(definition, args, kwargs)
 
-    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        """Start a run for each tuple of arguments, all in one commit."""
-        return await self.options().start_many(definition, calls)
+    async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+        return await self.options()._start_each(definition, calls)
 
-    def options(self, **options: Any) -> AsyncStarter:
-        """How the next run is started; the keywords are those of `App.options`."""
-        return AsyncStarter(self, checked_options(options) if options else Options())
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> AsyncStarter:
+        """How the next run is started; see `App.options`.
+
+        run = await app.options(id="order-42").start(fulfil, 42)
+        """
+        return AsyncStarter(self, checked_options(options))
 
     async def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
@@ -226,9 +202,29 @@ class AsyncApp:
         """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
         return AsyncRuns(self.engine)
 
-    async def executions(self, **filters: Any) -> list[Execution]:
+    async def executions(
+        self,
+        *,
+        state: str | None = None,
+        type: Any = None,
+        queue: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int = 50,
+        cursor: Execution | None = None,
+    ) -> list[Execution]:
         """Executions of all runs; see `App.executions`."""
-        return await in_thread(lambda: self._sync.executions(**filters))
+        return await in_thread(
+            lambda: self._sync.executions(
+                state=state,
+                type=type,
+                queue=queue,
+                after=after,
+                before=before,
+                limit=limit,
+                cursor=cursor,
+            )
+        )
 
     async def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
         """Remove runs that ended longer ago; see `App.gc`."""
@@ -270,14 +266,16 @@ class AsyncApp:
         return [AsyncRun(self.engine, row, fresh=row.id in created) for row in rows]
 
 
-class AsyncStarter:
+class AsyncStarter(AsyncStarts):
     """`app.options(...)`: starts runs with these options."""
 
     def __init__(self, app: AsyncApp, options: Options) -> None:
         self._app = app
         self._options = options
 
-    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
+    async def _start_one(
+        self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncRun[Any]:
         if deciding.starts_instance(self._app.engine, definition):
             return await self._begin(definition, deciding.first_input(definition, args, kwargs))
         return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
@@ -287,7 +285,7 @@ class AsyncStarter:
         await self._app.execute(decider, input, input_id=deciding.only_id(self._options))
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
-    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+    async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
         given = calls_of(START_MANY, calls)
         return await self._app._start(await self._prepared(definition, given)) if given else []
 
@@ -304,7 +302,7 @@ class AsyncStarter:
         return AsyncWithin(self._app, connection, self._options)
 
 
-class AsyncWithin:
+class AsyncWithin(AsyncStarts):
     """`app.within(connection)`: starts runs in somebody else's transaction."""
 
     def __init__(self, app: AsyncApp, connection: Any, options: Options) -> None:
@@ -312,15 +310,17 @@ class AsyncWithin:
         self._connection = connection
         self._options = options
 
-    def options(self, **options: Any) -> AsyncWithin:
-        """The same as `app.options(...).within(connection)`; the keywords are those of `App.options`."""
-        return self._app.options(**{**self._options.given, **options}).within(self._connection)
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> AsyncWithin:
+        """The same as `app.options(...).within(connection)`."""
+        return AsyncWithin(self._app, self._connection, checked_options({**self._options.given, **options}))
 
-    async def start(self, definition: Any, *args: Any, **kwargs: Any) -> AsyncRun[Any]:
-        """Start a run with your transaction; nobody sees it before your commit."""
+    async def _start_one(
+        self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncRun[Any]:
         return (await self._start(definition, [(args, kwargs)]))[0]
 
-    async def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+    async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
         return await self._start(definition, calls_of(START_MANY, calls))
 
     async def _start(

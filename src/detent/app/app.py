@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ..arguments import check_stored_id
-from ..definitions.context import Context, current_frame, replaying
+from ..definitions.context import current_frame, replaying
 from ..definitions.deciders import Decider
 from ..definitions.decisions import Recorded, TimerCancelled
-from ..definitions.functions import FunctionWorkflow
-from ..definitions.graphs import Graph, Template
-from ..definitions.workflows import Workflow
 from ..events import Event
 from ..kernel.operations import Start
+from ..keywords import shows
 from . import deciders as deciding
 from .deciders import only_id
 from .engine import Engine
 from .executions import find_executions
 from .reports import subscribe
 from .run import Run, Runs
-from .settings import Options, checked_settings
+from .settings import (
+    APP_DEFAULTS,
+    START_DEFAULTS,
+    AppSettings,
+    Options,
+    StartOptions,
+    checked_options,
+    checked_settings,
+)
+from .starters import Starts
 from .starting import START_MANY, calls_of
 from .views import Execution, id_of
 from .within import join
@@ -32,14 +39,13 @@ if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
     from .machine import Deciders
     from .projections import Projections
 
-P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 In = TypeVar("In")
 E = TypeVar("E")
 
 
-class App:
+class App(Starts):
     """Durable workflows on a database.
 
         app = detent.App("sqlite:///shop.db", include=[fulfil])
@@ -53,7 +59,8 @@ class App:
     `detent.app.settings.Settings`.
     """
 
-    def __init__(self, url: str, *, include: Any = (), **settings: Any) -> None:
+    @shows(AppSettings, defaults=APP_DEFAULTS)
+    def __init__(self, url: str, *, include: Any = (), **settings: Unpack[AppSettings]) -> None:
         self.engine = Engine(url, include, checked_settings(settings))
 
     def __enter__(self) -> Self:
@@ -106,76 +113,22 @@ class App:
         """
         return subscribe(self.engine.observer, function, events)
 
-    # Four forms: with and without a ctx that the engine gives, async and sync.
-    @overload
-    def start(
-        self,
-        definition: FunctionWorkflow[Concatenate[Context, P], Coroutine[Any, Any, R]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Run[R]: ...
-    @overload
-    def start(
-        self, definition: FunctionWorkflow[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
-    ) -> Run[R]: ...
-    @overload
-    def start(
-        self, definition: FunctionWorkflow[Concatenate[Context, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> Run[R]: ...
-    @overload
-    def start(self, definition: FunctionWorkflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]: ...
-    @overload
-    def start(self, definition: Template[P], *args: P.args, **kwargs: P.kwargs) -> Run[Any]: ...
-    @overload
-    def start(self, definition: type[Decider[Any, In, Any, Any]], input: In) -> Run[None]: ...
-    @overload
-    def start(self, definition: type[Workflow] | Graph | str, *args: Any, **kwargs: Any) -> Run[Any]: ...
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
-        """Start a run; it is durable when this returns."""
-        return self.options().start(definition, *args, **kwargs)
+    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+        return self.options()._start_one(definition, args, kwargs)
 
-    @overload
-    def start_many(
-        self, definition: FunctionWorkflow[P, R], calls: Iterable[tuple[Any, ...]]
-    ) -> list[Run[R]]: ...
-    @overload
-    def start_many(
-        self, definition: type[Workflow] | Template[P] | str, calls: Iterable[tuple[Any, ...]]
-    ) -> list[Run[Any]]: ...
-    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        """Start a run for each tuple of arguments, all in one commit."""
-        return self.options().start_many(definition, calls)
+    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        return self.options()._start_each(definition, calls)
 
-    def options(
-        self,
-        *,
-        id: str | None = None,
-        delay: timedelta | float | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        hero: Any = None,
-        allow_multiple: bool = False,
-        deadline: timedelta | datetime | float | None = None,
-        attributes: Mapping[str, str | int | bool] | None = None,
-    ) -> Starter:
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> Starter:
         """How the next run is started, apart from its own arguments.
+
+            run = app.options(id="order-42", priority=5).start(fulfil, 42)
 
         The same `id` twice is the same run.  A higher `priority` runs sooner.  At its
         `deadline` a run that is not done fails.  By its `attributes` it can be found.
         """
-        return Starter(
-            self,
-            Options(
-                id=id,
-                delay=delay,
-                queue=queue,
-                priority=priority,
-                hero=hero,
-                allow_multiple=allow_multiple,
-                deadline=deadline,
-                attributes=attributes,
-            ),
-        )
+        return Starter(self, checked_options(options))
 
     def execute(
         self,
@@ -342,15 +295,14 @@ class App:
         return [Run(self.engine, row, fresh=row.id in created) for row in rows]
 
 
-class Starter:
+class Starter(Starts):
     """`app.options(...)`: starts runs with these options."""
 
     def __init__(self, app: App, options: Options) -> None:
         self._app = app
         self._options = options
 
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
-        """Start a run; it is durable when this returns."""
+    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
         if deciding.starts_instance(self._app.engine, definition):
             return self._begin(definition, deciding.first_input(definition, args, kwargs))
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
@@ -361,8 +313,7 @@ class Starter:
         self._app.execute(decider, input, input_id=only_id(self._options))
         return self._app.run(engine.registry.decider(decider).address(input))
 
-    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        """Start a run for each tuple of arguments, all in one commit."""
+    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         given = calls_of(START_MANY, calls)
         if not given:
             return []
@@ -373,7 +324,7 @@ class Starter:
         return Within(self._app, connection, self._options)
 
 
-class Within:
+class Within(Starts):
     """`app.within(connection)`: starts runs in somebody else's transaction."""
 
     def __init__(self, app: App, connection: Any, options: Options) -> None:
@@ -381,16 +332,16 @@ class Within:
         self._connection = connection
         self._options = options
 
-    def options(self, **options: Any) -> Within:
-        """The same as `app.options(...).within(connection)`; the keywords are those of `App.options`."""
-        return self._app.options(**{**self._options.given, **options}).within(self._connection)
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> Within:
+        """The same as `app.options(...).within(connection)`."""
+        return Within(self._app, self._connection, checked_options({**self._options.given, **options}))
 
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
-        """Start a run with your transaction; nobody sees it before your commit."""
-        return self.start_many_calls(definition, [(args, kwargs)])[0]
+    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+        return self._join(definition, [(args, kwargs)])[0]
 
-    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        return self.start_many_calls(definition, calls_of(START_MANY, calls))
+    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        return self._join(definition, calls_of(START_MANY, calls))
 
     def enqueue_input(
         self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
@@ -400,7 +351,7 @@ class Within:
         operation = deciding.enqueuing_of(engine, decider, input, input_id, within=True)
         return cast(bool, join(engine.store, self._connection, operation).created)
 
-    def start_many_calls(
+    def _join(
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> list[Run[Any]]:
         engine = self._app.engine

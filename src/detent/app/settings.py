@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from ..arguments import (
     check_age,
@@ -26,6 +26,7 @@ from ..clock import Clock, SystemClock
 from ..definitions.context import Context
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..kernel.rows import Attribute
+from ..keywords import defaults_of_fields
 from ..serialization.codec import DEFAULT_MAX_PAYLOAD, Transform
 from .attributes import checked_attributes
 
@@ -35,9 +36,34 @@ APP = "App()"
 OPTIONS = "app.options()"
 
 
+class CommonSettings(TypedDict, total=False):
+    """The keywords of `App(...)`, `AsyncApp(...)` and `TestingApp(...)`."""
+
+    queues: Sequence[str]
+    concurrency: int
+    migrate: bool | None
+    lease: timedelta | float
+    grace: timedelta | float
+    patience: timedelta | float
+    max_recoveries: int
+    max_payload: int
+    pool_size: int
+    transform: Transform | None
+    on_drift: Literal["pause", "warn"]
+    on_error: Callable[[BaseException, Context], None] | None
+    missing_after: timedelta | float
+    retention: timedelta | None
+
+
+class AppSettings(CommonSettings, total=False):
+    """The keywords of `App(...)` and `AsyncApp(...)`; a test moves the clock of a TestingApp."""
+
+    clock: Clock
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an app is set up; every field is a keyword of `App(...)`.
+    """How an app is set up, checked; the fields are the keys of `AppSettings`.
 
     A duration may be given as a number of seconds; it is kept as a timedelta.
     """
@@ -93,16 +119,32 @@ def checked_url(url: Any) -> str:
     return url
 
 
-def checked_settings(given: dict[str, Any]) -> Settings:
+APP_DEFAULTS = defaults_of_fields(Settings)
+
+
+def checked_settings(given: Mapping[str, Any]) -> Settings:
     """The settings of an app, from its keywords."""
-    known = [one.name for one in fields(Settings)]
-    refuse_unknown(APP, given, ["include", *known], kind="setting")
+    if not given.keys() <= APP_DEFAULTS.keys():
+        refuse_unknown(APP, given, ["include", *APP_DEFAULTS], kind="setting")
     return Settings(**given)
+
+
+class StartOptions(TypedDict, total=False):
+    """The keywords of `app.options(...)`."""
+
+    id: str | None
+    delay: timedelta | float | None
+    queue: str | None
+    priority: int | None
+    hero: Any
+    allow_multiple: bool
+    deadline: timedelta | datetime | float | None
+    attributes: Mapping[str, Attribute] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is started; see `app.options`."""
+    """How a run is started, checked; the fields are the keys of `StartOptions`."""
 
     id: str | None = None
     delay: timedelta | float | None = None
@@ -138,9 +180,13 @@ class Options:
         return getattr(self, one.name) is not one.default
 
 
-def checked_options(given: dict[str, Any]) -> Options:
-    """The options of a start, from keywords that Python has not checked."""
-    refuse_unknown(OPTIONS, given, [one.name for one in fields(Options)], kind="option", instead=_INSTEAD)
+START_DEFAULTS = defaults_of_fields(Options)
+
+
+def checked_options(given: Mapping[str, Any]) -> Options:
+    """The options of a start, from its keywords."""
+    if not given.keys() <= START_DEFAULTS.keys():
+        refuse_unknown(OPTIONS, given, START_DEFAULTS, kind="option", instead=_INSTEAD)
     return Options(**given)
 
 

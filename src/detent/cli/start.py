@@ -81,7 +81,7 @@ def start(
             hero=hero,
             allow_multiple=allow_multiple,
         )
-        definition = served.cls if isinstance(served, Blueprint) else served
+        definition: Any = served.cls if isinstance(served, Blueprint) else served
         run = options.start(definition, *values, **named)
         if not as_json:
             out = console(stderr=wait)

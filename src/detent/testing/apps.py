@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from ..app.app import App, Starter
 from ..app.engine import Engine
 from ..app.includes import collect
 from ..app.run import Run
-from ..app.settings import checked_options, checked_settings
+from ..app.settings import START_DEFAULTS, CommonSettings, StartOptions, checked_options, checked_settings
 from ..definitions.blueprint import Blueprint
 from ..definitions.deciders import Decider, is_decider
 from ..errors import DetentError, UnknownDefinition
 from ..kernel.decide import DECIDER
 from ..kernel.rows import RunState
+from ..keywords import shows
 from ..stores.store import Store
 from .clock import ManualClock, span_of_parts
 
@@ -48,7 +49,7 @@ class TestingApp(App):
         include: Any = (),
         clock: ManualClock | None = None,
         store: Store | None = None,
-        **settings: Any,
+        **settings: Unpack[CommonSettings],
     ) -> None:
         self.clock = clock if clock is not None else ManualClock()
         settings.setdefault("migrate", True)
@@ -74,8 +75,9 @@ class TestingApp(App):
             return False
         return True
 
-    def options(self, **options: Any) -> Starter:
-        """How the next run is started; the keywords are those of `App.options`."""
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> Starter:
+        """How the next run is started; see `App.options`."""
         return _Including(self, checked_options(options))
 
     def execute(
@@ -184,10 +186,10 @@ class _Including(Starter):
 
     _app: TestingApp
 
-    def start(self, definition: Any, *args: Any, **kwargs: Any) -> Run[Any]:
+    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
         self._app._include(definition)
-        return super().start(definition, *args, **kwargs)
+        return super()._start_one(definition, args, kwargs)
 
-    def start_many(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
         self._app._include(definition)
-        return super().start_many(definition, calls)
+        return super()._start_each(definition, calls)
