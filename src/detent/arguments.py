@@ -56,12 +56,12 @@ def refuse_unknown(
 
     `instead` has the advice for names that people expect to find.
     """
-    import difflib  # only needed for a mistake
-
     names = sorted(known)
     for name, value in given.items():
         if name in names:
             continue
+        import difflib  # only needed for a mistake
+
         advice = f"there is no {kind} {name!r}"
         nearest = difflib.get_close_matches(name, names, n=1)
         if instead is not None and name in instead:

@@ -497,9 +497,9 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], reason:
 def test_fan_outs_and_spreads_have_no_error_branch_of_their_own() -> None:
     g = detent.Graph("wrong")
     with pytest.raises(DefinitionError, match="fan_out takes no on_error"):
-        g.fan_out([1], name=str, job=tell, args=lambda i: {"what": i}, on_error="x")
+        g.fan_out([1], name=str, job=tell, args=lambda i: {"what": i}, on_error="x")  # type: ignore[call-arg]
     with pytest.raises(DefinitionError, match="takes no on_error"):
-        g.spread("s", over=[1], job=tell, arg="what", on_error="x")
+        g.spread("s", over=[1], job=tell, arg="what", on_error="x")  # type: ignore[call-arg]
 
 
 def test_the_error_of_a_node_without_an_error_branch_is_refused(testing: TestingApp) -> None:

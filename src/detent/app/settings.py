@@ -124,8 +124,7 @@ APP_DEFAULTS = defaults_of_fields(Settings)
 
 def checked_settings(given: Mapping[str, Any]) -> Settings:
     """The settings of an app, from its keywords."""
-    if not given.keys() <= APP_DEFAULTS.keys():
-        refuse_unknown(APP, given, ["include", *APP_DEFAULTS], kind="setting")
+    refuse_unknown(APP, given, ["include", *APP_DEFAULTS], kind="setting")
     return Settings(**given)
 
 
@@ -185,8 +184,9 @@ START_DEFAULTS = defaults_of_fields(Options)
 
 def checked_options(given: Mapping[str, Any]) -> Options:
     """The options of a start, from its keywords."""
-    if not given.keys() <= START_DEFAULTS.keys():
-        refuse_unknown(OPTIONS, given, START_DEFAULTS, kind="option", instead=_INSTEAD)
+    if not given:  # as in every app.start()
+        return Options()
+    refuse_unknown(OPTIONS, given, START_DEFAULTS, kind="option", instead=_INSTEAD)
     return Options(**given)
 
 

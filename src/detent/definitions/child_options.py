@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -18,11 +18,25 @@ from ..arguments import (
     refuse_unknown,
 )
 from ..clock import span_micros, to_micros
+from ..kernel.rows import Attribute
 
 _INSTEAD = {
     "timeout": "use deadline=timedelta(hours=1) to limit the whole child, or @step(timeout=30) for one step",
     "delay": "call detent.sleep() before the child is started, or at the beginning of the child",
 }
+
+
+class ChildKeywords(TypedDict, total=False):
+    """The keywords of `ship.options(...)`."""
+
+    id: str | None
+    deadline: timedelta | datetime | float | None
+    queue: str | None
+    priority: int | None
+    attributes: Mapping[str, Attribute] | None
+
+
+CHILD_DEFAULTS: dict[str, Any] = dict.fromkeys(ChildKeywords.__annotations__)
 
 
 class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +65,16 @@ class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
         refuse(self.where, "attributes", dict(self.attributes), why)
 
 
-def checked_child_options(
-    workflow: str, given: Mapping[str, Any], unknown: Mapping[str, Any]
-) -> ChildOptions:
-    """The options of a child of that workflow, from keywords that Python has not checked."""
+def checked_child_options(workflow: str, given: Mapping[str, Any]) -> ChildOptions:
+    """The options of a child of that workflow, from its keywords."""
     where = f"{workflow}.options()"
-    refuse_unknown(where, unknown, given, kind="option", instead=_INSTEAD)
-    id, deadline, queue, priority = (given[name] for name in ("id", "deadline", "queue", "priority"))
+    refuse_unknown(where, given, CHILD_DEFAULTS, kind="option", instead=_INSTEAD)
+    id, deadline, queue, priority = (given.get(name) for name in ("id", "deadline", "queue", "priority"))
     return ChildOptions(
         where=where,
         id=None if id is None else check_run_id(where, "id", id),
         deadline=None if deadline is None else check_deadline(where, "deadline", deadline),
         queue=None if queue is None else check_queue(where, "queue", queue),
         priority=None if priority is None else check_priority(where, priority),
-        attributes=check_attributes(where, given["attributes"]),
+        attributes=check_attributes(where, given.get("attributes")),
     )

@@ -6,66 +6,80 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from ..arguments import refuse_unknown
 from ..errors import InvalidOption
 from ..kernel.policies import ExceptionPolicy, Retry
-from .functions import Executor, FunctionWorkflow, NodeAction, OnException, Step
-from .node_options import Condition, NodeOptions
+from ..keywords import defaults_of_parameters, shows
+from .functions import Executor, FunctionWorkflow, OnException, Step
+from .node_options import PREVIOUS, Condition, NodeOptions
 from .transactional import Isolation
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class NodeKeywords(TypedDict, total=False):
+    """The keywords that `@step(...)` and `@task(...)` share."""
+
+    retry: Retry | None
+    timeout: timedelta | float | None
+    queue: str | None
+    priority: int | None
+    wait: timedelta | float | None
+    skip_if: Condition | None
+    only_if: Condition | None
+    depends_on: Any
+    job: Any
+    args: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None
+
+
+class StepKeywords(NodeKeywords, total=False):
+    """The keywords of `@step(...)`, apart from those that an overload of `step` names."""
+
+    id: str | None
+    strict: bool
+    on_exception: OnException | ExceptionPolicy | Sequence[ExceptionPolicy] | None
+    before_step: Any
+    after_step: Any
+    also_depends_on: Any
+
+
+class WorkflowKeywords(TypedDict, total=False):
+    """The keywords of `@workflow(...)`."""
+
+    id: str | None
+    on_exception: Literal["fail", "pause"]
+    queue: str | None
+    priority: int | None
+    strict: bool
+
+
+NODE_DEFAULTS = {**defaults_of_parameters(NodeOptions), **defaults_of_parameters(Step.__init__)}
+STEP_DEFAULTS = {**NODE_DEFAULTS, "depends_on": PREVIOUS}
+
+
 @overload
 def step(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
 def step(  # type: ignore[overload-overlap]
-    *,
-    transactional: Literal[True],
-    isolation: Isolation | None = None,
-    id: str | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    on_exception: OnException = "raise",
-    strict: bool = False,
-    queue: str | None = None,
-    priority: int | None = None,
+    *, transactional: Literal[True], isolation: Isolation | None = None, **options: Unpack[StepKeywords]
 ) -> Callable[[Callable[Concatenate[Any, P], R]], Step[P, R]]: ...
 @overload
 def step(
-    *,
-    id: str | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    on_exception: OnException = "raise",
-    transactional: bool = False,
-    executor: Executor = "thread",
-    strict: bool = False,
-    queue: str | None = None,
-    priority: int | None = None,
+    *, transactional: bool = False, executor: Executor = "thread", **options: Unpack[StepKeywords]
 ) -> StepMaker: ...
-@overload
+@shows(StepKeywords, defaults=STEP_DEFAULTS)
 def step(
+    function: Callable[..., Any] | None = None,
+    /,
     *,
-    wait: timedelta | float | None = None,
-    skip_if: Condition | None = None,
-    only_if: Condition | None = None,
-    before_step: Any = None,
-    after_step: Any = None,
-    depends_on: Any = ...,
-    also_depends_on: Any = (),
-    job: Any = None,
-    args: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
-    on_exception: NodeAction | ExceptionPolicy | Sequence[ExceptionPolicy] | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    queue: str | None = None,
-    priority: int | None = None,
-) -> StepMaker: ...
-def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    transactional: bool = False,
+    isolation: Isolation | None = None,
+    executor: Executor = "thread",
+    **options: Unpack[StepKeywords],
+) -> Any:
     """Make a function a step: called at least once, its result is remembered, and it is not called again.
 
         @step(retry=detent.Retry(attempts=5), timeout=30)
@@ -81,13 +95,14 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if function is not None:
         return Step(function)
-    return StepMaker(options, chained=True)
+    own = {"transactional": transactional, "isolation": isolation, "executor": executor}
+    return StepMaker({**own, **options}, chained=True)
 
 
 class StepMaker:
     """`step(...)` with options, waiting for its function.  With `job=` a class needs none."""
 
-    def __init__(self, options: dict[str, Any], *, chained: bool) -> None:
+    def __init__(self, options: Mapping[str, Any], *, chained: bool) -> None:
         known = set(NodeOptions.__struct_fields__) - {"chained"}
         given = {name: value for name, value in options.items() if name in known}
         self.node = NodeOptions(chained=chained, **given)
@@ -128,15 +143,15 @@ _WORKFLOW_INSTEAD = {
 def workflow(function: Callable[P, R], /) -> FunctionWorkflow[P, R]: ...
 @overload
 def workflow(
-    *,
-    id: str | None = None,
-    on_exception: Literal["fail", "pause"] = "fail",
-    queue: str | None = None,
-    priority: int | None = None,
-    strict: bool = False,
+    **options: Unpack[WorkflowKeywords],
 ) -> Callable[[Callable[P, R]], FunctionWorkflow[P, R]]: ...
-def workflow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+@shows(WorkflowKeywords, defaults=defaults_of_parameters(FunctionWorkflow.__init__))
+def workflow(function: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowKeywords]) -> Any:
     """Make a function durable: whatever crashes, it goes on from the last step that it finished.
+
+        @workflow
+        def fulfil(order_id: int) -> str:
+            return charge(order_id)
 
     Code outside of steps may run again; it needs no determinism beyond asking for
     the same steps.  `strict=True` makes other arguments than recorded an error.

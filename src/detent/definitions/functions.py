@@ -8,19 +8,20 @@ the run to carry the call out, record it, or answer it from the journal.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import timedelta
 from functools import cached_property
 from types import MethodType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from ..arguments import check_flag, check_positive_duration, refuse
 from ..errors import DefinitionError, InvalidOption, NotInRun
 from ..kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
+from ..keywords import shows
 from ..serialization.signatures import RETURN, Signature
 from .awaitables import refuse_without_loop, watched
 from .callers import AsyncCaller, Handle, SyncCaller, Wraps, refuse_on_loop
-from .child_options import ChildOptions, checked_child_options
+from .child_options import CHILD_DEFAULTS, ChildKeywords, ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
 from .node_options import NodeOptions, check_queue_and_priority
 from .transactional import Isolation, problem_of
@@ -32,7 +33,6 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 OnException = Literal["raise", "pause", "cancel", "skip", "reattempt"]
-NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
 Executor = Literal["thread", "process"]
 _PLAIN = NodeOptions()
 LONGEST_NAME = 200
@@ -391,25 +391,10 @@ class FunctionWorkflow(Definition[P, R_co]):
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.child(self, args, kwargs)
 
-    def options(
-        self,
-        *,
-        id: str | None = None,
-        deadline: timedelta | datetime | float | None = None,
-        queue: str | None = None,
-        priority: int | None = None,
-        attributes: Mapping[str, str | int | bool] | None = None,
-        **unknown: Any,
-    ) -> Child[P, R_co]:
+    @shows(ChildKeywords, defaults=CHILD_DEFAULTS)
+    def options(self, **options: Unpack[ChildKeywords]) -> Child[P, R_co]:
         """The same workflow as a child run with an id, a deadline, a queue, a priority, attributes."""
-        given = {
-            "id": id,
-            "deadline": deadline,
-            "queue": queue,
-            "priority": priority,
-            "attributes": attributes,
-        }
-        return Child(self, checked_child_options(self.name, given, unknown))
+        return Child(self, checked_child_options(self.name, options))
 
 
 class Child(Generic[P, R_co]):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec
+from typing import Any, Concatenate, Generic, ParamSpec, Unpack
 
 from ..clock import span_micros
 from ..errors import DefinitionError
@@ -22,10 +22,11 @@ from ..kernel.graph import JOB as JOB_KIND
 from ..kernel.graph import NODE_ACTIONS, RESULT, RUN, SPREAD, VALUE, WHEN, Node, name_problem
 from ..kernel.policies import Retry
 from ..kernel.retries import stored_retry
+from ..keywords import shows
 from .arrows import NodeGroup, NodeRef, refs, stand_ins
 from .blueprint import Blueprint, blueprint
 from .functions import Definition, FunctionWorkflow, Step
-from .node_options import UNSET, listed
+from .node_options import JOB_DEFAULTS, UNSET, JobKeywords, NodeAction, listed
 
 __all__ = ["Graph", "NodeGroup", "NodeRef", "Template", "job_name", "plan_of", "template"]
 
@@ -85,7 +86,7 @@ class Graph:
         wait: timedelta | float | None = None,
         queue: str | None = None,
         priority: int | None = None,
-        on_exception: str | None = None,
+        on_exception: NodeAction | None = None,
         retry: Retry | None = None,
         timeout: timedelta | float | None = None,
         on_error: Any = None,
@@ -107,6 +108,7 @@ class Graph:
                 self._nodes[handler.id]["branch"] = (ref.id, False)
         return ref
 
+    @shows(JobKeywords, defaults=JOB_DEFAULTS)
     def fan_out(
         self,
         items: Iterable[Any],
@@ -115,7 +117,7 @@ class Graph:
         job: Any,
         args: Callable[[Any], Mapping[str, Any]] | None = None,
         depends_on: Any = UNSET,
-        **options: Any,
+        **options: Unpack[JobKeywords],
     ) -> NodeGroup:
         """A node for each item, side by side; what follows waits for all of them.
 
@@ -136,6 +138,7 @@ class Graph:
         block.last = [ref.id for ref in refs(group)]
         return group
 
+    @shows(JobKeywords, defaults=JOB_DEFAULTS)
     def spread(
         self,
         name: str,
@@ -145,7 +148,7 @@ class Graph:
         arg: str,
         args: Mapping[str, Any] | None = None,
         depends_on: Any = UNSET,
-        **options: Any,
+        **options: Unpack[JobKeywords],
     ) -> NodeRef:
         """A node for each item of a list that is known only when the run comes there.
 

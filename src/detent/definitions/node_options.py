@@ -6,16 +6,17 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from ..arguments import check_priority, check_queue
 from ..clock import span_micros
 from ..errors import DefinitionError, InvalidOption
-from ..kernel.policies import ExceptionPolicy
+from ..kernel.policies import ExceptionPolicy, Retry
 
 T = TypeVar("T")
+NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
 Condition = Callable[[Any], Any] | str | bool
 
 
@@ -26,8 +27,29 @@ class _Previous:
         return "PREVIOUS"
 
 
+class _Unset:
+    """The default of an option that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
 PREVIOUS: Final = _Previous()
-UNSET: Final[Any] = object()
+UNSET: Final[Any] = _Unset()
+
+
+class JobKeywords(TypedDict, total=False):
+    """The keywords of `g.fan_out(...)` and `g.spread(...)` that are about each of their nodes."""
+
+    wait: timedelta | float | None
+    queue: str | None
+    priority: int | None
+    on_exception: NodeAction | None
+    retry: Retry | None
+    timeout: timedelta | float | None
+
+
+JOB_DEFAULTS: dict[str, Any] = dict.fromkeys(JobKeywords.__annotations__)
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,45 +8,40 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, ClassVar, ParamSpec, TypeVar, dataclass_transform, overload
+from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, dataclass_transform, overload
 
 from ..arguments import check_duration
 from ..clock import span_micros
 from ..errors import DefinitionError, InvalidOption, InvalidState
 from ..kernel.policies import ExceptionPolicy, Retry
+from ..keywords import shows
 from .blueprint import Blueprint, Body, blueprint
 from .context import Context, FlowControl, RunInfo, current_step
-from .decorators import StepMaker
-from .functions import NodeAction, Step
-from .node_options import Condition, NodeOptions, check_condition, check_queue_and_priority
+from .decorators import NODE_DEFAULTS, NodeKeywords, StepMaker
+from .functions import Step
+from .node_options import Condition, NodeAction, NodeOptions, check_condition, check_queue_and_priority
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Condition)
 
 
+class TaskKeywords(NodeKeywords, total=False):
+    """The keywords of `@task(...)`."""
+
+    on_exception: NodeAction | ExceptionPolicy | Sequence[ExceptionPolicy] | None
+    transactional: bool
+
+
 @overload
 def task(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
-def task(
-    *,
-    depends_on: Any = (),
-    wait: timedelta | float | None = None,
-    skip_if: Condition | None = None,
-    only_if: Condition | None = None,
-    job: Any = None,
-    args: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
-    on_exception: NodeAction | ExceptionPolicy | Sequence[ExceptionPolicy] | None = None,
-    retry: Retry | None = None,
-    timeout: timedelta | float | None = None,
-    transactional: bool = False,
-    queue: str | None = None,
-    priority: int | None = None,
-) -> StepMaker: ...
-def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def task(**options: Unpack[TaskKeywords]) -> StepMaker: ...
+@shows(TaskKeywords, defaults={**NODE_DEFAULTS, "depends_on": ()})
+def task(function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKeywords]) -> Any:
     """Make a method a node that depends on what it names, and on nothing else.
 
     @task(depends_on="validate")
