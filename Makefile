@@ -41,10 +41,13 @@ else
 	@$(SERVERS) $(BIN)/pytest $(ARGS)
 endif
 
+# Two type checkers, side by side: mypy keeps a cache, pyright is what most editors run.
 check: $(STAMP) ## lint, format, types, and the direction of imports
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "run $(BIN)/ruff format"; exit 1; }
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python & pyright=$$!; \
+		$(BIN)/mypy --no-error-summary; mypy=$$?; \
+		wait $$pyright && exit $$mypy
 	@$(BIN)/pytest -q tests/unit/test_architecture.py
 
 bench: $(STAMP) ## measure Detent, its peers and the limits, on all databases

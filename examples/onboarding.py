@@ -1,6 +1,6 @@
 """Inheritance: a subclass begins with all that its parents declare, and never changes them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -24,14 +24,17 @@ LOG: list[str] = []
 class BaseWorkflow(detent.Workflow):
     """No nodes of its own: it only serves as a parent."""
 
-    cancel_if(lambda self: not self.hero.active)
     job_options(queue="workflows", priority=1)
+
+    @cancel_if
+    def inactive(self) -> bool:
+        return not self.hero.active
 
     def before_step_starts(self, name: str) -> None:
         LOG.append(f"{type(self).__name__}.{name} starts")
 
     @contextmanager
-    def around_step(self, name: str) -> Iterator[None]:
+    def around_step(self, name: str) -> Generator[None, None, None]:
         LOG.append(f"> {name}")
         yield
         LOG.append(f"< {name}")
@@ -48,10 +51,14 @@ class Onboarding(BaseWorkflow):
 
 
 class PremiumOnboarding(Onboarding):
-    cancel_if(lambda self: not self.hero.subscribed)  # beside that of the parent
     job_options(queue="premium")  # instead of that of the parent; the priority stays
 
-    def send_welcome(self) -> None:  # the same node, another body
+    @cancel_if  # in addition to that of the parent
+    def unsubscribed(self) -> bool:
+        return not self.hero.subscribed
+
+    # The same node, another body.
+    def send_welcome(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         LOG.append("welcome, with flowers")
 
     @step(before_step="send_welcome")

@@ -154,7 +154,8 @@ class Order(Decider[State, Input, Event, Effect]):
                 return Decision.event(OrderShipped(parcel)).with_effect(
                     SendEmail(state.email, f"on its way: {parcel}")
                 )
-        return Decision.event(InputRefused(type(input).__name__, state.status))
+            case _:
+                return Decision.event(InputRefused(type(input).__name__, state.status))
 
     def evolve(self, state: State, event: Event) -> State:
         match event:
@@ -168,7 +169,8 @@ class Order(Decider[State, Input, Event, Effect]):
                 return replace(state, status="shipped")
             case OrderCancelled():
                 return replace(state, status="cancelled")
-        return state
+            case InputRefused():
+                return state
 
     def is_terminal(self, state: State) -> bool:
         return state.status in ("shipped", "timed out", "cancelled")
@@ -192,9 +194,8 @@ class Revenue(Projection):
     deciders = (Order,)
 
     def apply(self, event: Recorded[Event], view: View) -> None:
-        match event.event:
-            case OrderPaid(amount):
-                view["paid"] = view.get("paid", 0) + amount
+        if isinstance(event.event, OrderPaid):
+            view["paid"] = view.get("paid", 0) + event.event.amount
         if not isinstance(event.event, InputRefused | TimerCancelled):
             kind = type(event.event).__name__
             view[kind] = view.get(kind, 0) + 1

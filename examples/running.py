@@ -22,7 +22,7 @@ def database_url() -> str:
 
 def lines(run: detent.Run[Any]) -> list[str]:
     """Every attempt at every node of a run, in the order in which they began."""
-    found = []
+    found: list[str] = []
     for execution in run.executions():
         found.append(f"{execution.node}: {execution.state} ({execution.outcome})")
         if execution.error is not None:

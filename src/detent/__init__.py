@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .definitions.context import Context, LogFields, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
-    from .definitions.decorators import step, workflow
+    from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
         now,
         patched,
@@ -140,6 +140,7 @@ __all__ = [
     "StateMachineView",
     "Step",
     "StepFailed",
+    "StepMaker",
     "StepNotDefined",
     "StepTimeout",
     "SyncCaller",
@@ -186,7 +187,7 @@ _HOMES = {
     "definitions.deciders": "Decider EffectContext Transition upcaster",
     "definitions.decisions": "Decision Recorded Timer TimerCancelled",
     "definitions.node_options": "PREVIOUS",
-    "definitions.decorators": "step workflow",
+    "definitions.decorators": "StepMaker step workflow",
     "definitions.durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
     "app.bulk": "Changed",
     "app.graphs": "NodeState",

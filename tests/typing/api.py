@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -70,18 +70,18 @@ def sync_face(app: detent.App) -> None:
     assert_type(run, detent.Run[str])
     assert_type(run.result(), str)
     assert_type(app.start(crawl, "u").result(), int)
-    app.start(fulfil, "42")  # type: ignore[call-overload]
-    app.start(fulfil)  # type: ignore[call-overload]
+    app.start(fulfil, "42")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    app.start(fulfil)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     facts: dict[str, str | int | bool] = {"customer": "acme", "amount": 12}
     assert_type(app.options(attributes=facts).start(fulfil, 42).attributes, dict[str, str | int | bool])
     assert_type(app.runs(type=fulfil, state="failed", limit=5), list[detent.Run[Any]])
     assert_type(app.runs.active(attributes=facts, cursor=run), list[detent.Run[Any]])
     assert_type(app.runs.each(parent=run), Iterator[detent.Run[Any]])
-    app.runs(colour="red")  # type: ignore[call-arg]
-    app.runs.failed(limit="5")  # type: ignore[arg-type]
+    app.runs(colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    app.runs.failed(limit="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(app.gc(older_than=timedelta(days=30)), int)
     assert_type(app.subscribe(alert, events=(events.RunFailed, events.Drifted)), Callable[[], None])
-    app.subscribe(alert, events=(ValueError,))  # type: ignore[arg-type]
+    app.subscribe(alert, events=(ValueError,))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def alert(event: events.RunFailed | events.Drifted) -> None:
@@ -154,7 +154,7 @@ class Careful(detent.Workflow, name="careful"):
     on_exception(action="cancel")
     job_options(queue="high", priority=3)
     cancel_if("too_late")
-    cancel_if(lambda self: self.number < 0)
+    cancel_if(lambda self: self.number < 0)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType, reportUnknownMemberType]
 
     @step(retry=Retry(attempts=2), timeout=3, queue="low", priority=1)
     def first(self) -> str:
@@ -198,7 +198,7 @@ class Careful(detent.Workflow, name="careful"):
         assert_type(name, str)
 
     @contextmanager
-    def around_step(self, name: str) -> Iterator[None]:
+    def around_step(self, name: str) -> Generator[None, None, None]:
         yield
 
 
@@ -212,7 +212,7 @@ def graph_face(app: detent.App, user: User) -> None:
     assert_type(run.to_mermaid(), str)
     assert_type(run.export_graph(), str)
     OrderWorkflow(order_id=123, hero=user).validate()
-    OrderWorkflow(order="123")  # type: ignore[call-arg]
+    OrderWorkflow(order="123")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 # Graphs built at run time
@@ -264,14 +264,14 @@ def dynamic_face(app: detent.App, ids: list[int], other_run: detent.Run[str]) ->
     with g.otherwise():
         g.node("order", job=OrderWorkflow, args={"order_id": 1}, depends_on=[other_run])
     a, b, c = mutations[:3]
-    a >> [b, c] >> total
-    [a, b] >> total >> done
+    a >> [b, c] >> total  # pyright: ignore[reportUnusedExpression]
+    [a, b] >> total >> done  # pyright: ignore[reportUnusedExpression]
     run = app.start(g)
     assert_type(run, detent.Run[Any])
     app.start(month_end, user_id=7)
     app.start(month_end, 7, note="late")
-    app.start(month_end, "7")  # type: ignore[call-overload]
-    app.start(month_end)  # type: ignore[call-overload]
+    app.start(month_end, "7")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    app.start(month_end)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 async def async_graph_face(app: detent.AsyncApp, user: User) -> None:

@@ -78,11 +78,11 @@ def sync_face(app: detent.App) -> None:
     assert_type(app.state_at(Order, "o-1", sequence=3), State)
     assert_type(app.events(Order, "o-1"), list[Recorded[Event | TimerCancelled]])
     assert_type(app.start(Order, Create("o-1")), detent.Run[None])
-    app.execute(Order, Created())  # type: ignore[misc]
-    app.execute(Order, "Create")  # type: ignore[misc]
-    app.enqueue_input(Order, SendEmail("a@b"))  # type: ignore[misc]
-    app.start(Order, Created())  # type: ignore[misc]
-    app.state_at(State, "o-1")  # type: ignore[arg-type]
+    app.execute(Order, Created())  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    app.execute(Order, "Create")  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    app.enqueue_input(Order, SendEmail("a@b"))  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    app.start(Order, Created())  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    app.state_at(State, "o-1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def views(app: detent.App) -> None:
@@ -103,7 +103,7 @@ async def async_face(app: detent.AsyncApp) -> None:
     assert_type(await app.deciders.machine(Order), StateMachineView)
     assert_type((await app.deciders.instance(Order, "o-1")).state, State)
     assert_type(await app.start(Order, Create("o-1")), AsyncRun[None])
-    await app.execute(Order, Created())  # type: ignore[misc]
+    await app.execute(Order, Created())  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
 
 
 def kit(app: TestingApp) -> None:
@@ -113,15 +113,15 @@ def kit(app: TestingApp) -> None:
         effects=[SendEmail("a@b")],
         timers=[Timer(Pay("o-1", 1), after=timedelta(hours=1))],
         cancels=["payment"],
-        state=lambda state: state.status == "paid",
+        state=lambda state: state.status == "paid",  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType, reportUnknownMemberType]
         terminal=False,
     )
     assert_type(story.state, State)
     assert_type(story.events, list[Event])
     given(Order()).when(Create("o-1")).then(events=[], state=State("new"))
-    given(Order).when(Created())  # type: ignore[arg-type]
-    story.then(events=[Create("o-1")])  # type: ignore[list-item]
-    story.then(colour="red")  # type: ignore[call-arg]
+    given(Order).when(Created())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    story.then(events=[Create("o-1")])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    story.then(colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     recorder = record_effects(app, Order, answers={SendEmail: None})
     assert_type(recorder.effects, list[SendEmail])
     assert_type(recorder.of(SendEmail), list[SendEmail])

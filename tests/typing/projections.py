@@ -39,7 +39,7 @@ def sync_face(app: detent.App) -> None:
     assert_type(app.projections.view(Totals).items(prefix="a", limit=3), list[tuple[str, Any]])
     assert_type(app.projections.view(Totals()).table("totals"), str)
     app.projections.wait(Totals, timeout=5)
-    app.projections.view(int)  # type: ignore[arg-type]
+    app.projections.view(int)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def async_face(app: detent.AsyncApp) -> None:

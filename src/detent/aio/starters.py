@@ -6,10 +6,10 @@ gives, and takes the type of the result from what it returns.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from ..app.starters import FiveOrMore, Taking0, Taking1, Taking2, Taking3, Taking4
+from ..app.starters import FourOrMore, WrapsWorkflow
 from ..definitions.context import Context
 from ..definitions.deciders import Decider
 from ..definitions.functions import FunctionWorkflow
@@ -23,7 +23,6 @@ In = TypeVar("In")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-D = TypeVar("D")
 
 
 class AsyncStarts:
@@ -76,47 +75,87 @@ class AsyncStarts:
 
     @overload
     async def start_many(
-        self, definition: Taking0[Coroutine[Any, Any, R]], calls: Iterable[tuple[()]]
-    ) -> list[AsyncRun[R]]: ...
-    @overload
-    async def start_many(self, definition: Taking0[R], calls: Iterable[tuple[()]]) -> list[AsyncRun[R]]: ...
-    @overload
-    async def start_many(
-        self, definition: Taking1[A, Coroutine[Any, Any, R]], calls: Iterable[tuple[A]]
-    ) -> list[AsyncRun[R]]: ...
-    @overload
-    async def start_many(self, definition: Taking1[A, R], calls: Iterable[tuple[A]]) -> list[AsyncRun[R]]: ...
-    @overload
-    async def start_many(
-        self, definition: Taking2[A, B, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B]]
+        self,
+        definition: WrapsWorkflow[Callable[[Context], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[()]],
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: Taking2[A, B, R], calls: Iterable[tuple[A, B]]
+        self, definition: WrapsWorkflow[Callable[[], Coroutine[Any, Any, R]]], calls: Iterable[tuple[()]]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: Taking3[A, B, C, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B, C]]
+        self, definition: WrapsWorkflow[Callable[[Context], R]], calls: Iterable[tuple[()]]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: Taking3[A, B, C, R], calls: Iterable[tuple[A, B, C]]
+        self, definition: WrapsWorkflow[Callable[[], R]], calls: Iterable[tuple[()]]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: Taking4[A, B, C, D, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B, C, D]]
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A]],
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: Taking4[A, B, C, D, R], calls: Iterable[tuple[A, B, C, D]]
+        self, definition: WrapsWorkflow[Callable[[A], Coroutine[Any, Any, R]]], calls: Iterable[tuple[A]]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: FunctionWorkflow[..., Coroutine[Any, Any, R]], calls: Iterable[FiveOrMore]
+        self, definition: WrapsWorkflow[Callable[[Context, A], R]], calls: Iterable[tuple[A]]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(
-        self, definition: FunctionWorkflow[..., R], calls: Iterable[FiveOrMore]
+        self, definition: WrapsWorkflow[Callable[[A], R]], calls: Iterable[tuple[A]]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A, B], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B]],
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[A, B], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B]],
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: WrapsWorkflow[Callable[[Context, A, B], R]], calls: Iterable[tuple[A, B]]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: WrapsWorkflow[Callable[[A, B], R]], calls: Iterable[tuple[A, B]]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A, B, C], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[A, B, C], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: WrapsWorkflow[Callable[[Context, A, B, C], R]], calls: Iterable[tuple[A, B, C]]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: WrapsWorkflow[Callable[[A, B, C], R]], calls: Iterable[tuple[A, B, C]]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: FunctionWorkflow[..., Coroutine[Any, Any, R]], calls: Iterable[FourOrMore]
+    ) -> list[AsyncRun[R]]: ...
+    @overload
+    async def start_many(
+        self, definition: FunctionWorkflow[..., R], calls: Iterable[FourOrMore]
     ) -> list[AsyncRun[R]]: ...
     @overload
     async def start_many(

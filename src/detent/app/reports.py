@@ -216,7 +216,8 @@ def _of_settle(operation: Settle, answer: Settled) -> Iterator[Event]:
 
 
 def _settled(claimed: Claimed, plan: SettlePlan, now: int, node: str) -> Iterator[ExecutionEvent]:
-    facts, error = _facts(claimed, now) | {"node": node}, _failure(plan.error)
+    facts, error = _facts(claimed, now), _failure(plan.error)
+    facts["node"] = node
     duration = _since(claimed.started_at, now)
     if plan.again is not None:
         wait = _since(now, plan.again.scheduled_for or now)
@@ -230,8 +231,8 @@ def _settled(claimed: Claimed, plan: SettlePlan, now: int, node: str) -> Iterato
 def _of_step(claimed: Claimed, step: Step, now: int) -> Iterator[Event]:
     """A step of a durable function, which has no execution of its own."""
     now = step.finished_at or now
-    facts = _facts(claimed, now) | {"node": step.key, "name": step.name, "kind": step.kind}
-    facts["attempt"] = step.attempt
+    facts = _facts(claimed, now)
+    facts.update(node=step.key, name=step.name, kind=step.kind, attempt=step.attempt)
     error, duration = _failure(step.error), _since(step.started_at, now)
     if step.state == StepState.RETRYING:
         outcome, wait = Outcome.REATTEMPTED_BY_EXCEPTION, _since(now, step.wake_at or now)

@@ -4,7 +4,7 @@ A type checker compares the arguments with the parameters of the workflow, witho
 gives, and takes the type of the result from what it returns.
 
 For `start_many` it needs an overload per number of arguments: Python has no type for "the arguments as a
-tuple" that respects default values.  The arguments of workflows with five parameters or more are checked
+tuple" that respects default values.  The arguments of workflows with four parameters or more are checked
 when they are started.
 """
 
@@ -27,7 +27,6 @@ In = TypeVar("In")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-D = TypeVar("D")
 F_co = TypeVar("F_co", covariant=True)
 
 
@@ -37,13 +36,7 @@ class WrapsWorkflow(Wraps[F_co], Protocol[F_co]):
     def options(self) -> Any: ...
 
 
-# A workflow of so many arguments, with a ctx or without.
-Taking0 = WrapsWorkflow[Callable[[], R]] | WrapsWorkflow[Callable[[Context], R]]
-Taking1 = WrapsWorkflow[Callable[[A], R]] | WrapsWorkflow[Callable[[Context, A], R]]
-Taking2 = WrapsWorkflow[Callable[[A, B], R]] | WrapsWorkflow[Callable[[Context, A, B], R]]
-Taking3 = WrapsWorkflow[Callable[[A, B, C], R]] | WrapsWorkflow[Callable[[Context, A, B, C], R]]
-Taking4 = WrapsWorkflow[Callable[[A, B, C, D], R]] | WrapsWorkflow[Callable[[Context, A, B, C, D], R]]
-FiveOrMore = tuple[Any, Any, Any, Any, Any, *tuple[Any, ...]]
+FourOrMore = tuple[Any, Any, Any, Any, *tuple[Any, ...]]
 
 
 class Starts:
@@ -90,45 +83,87 @@ class Starts:
 
     @overload
     def start_many(
-        self, definition: Taking0[Coroutine[Any, Any, R]], calls: Iterable[tuple[()]]
-    ) -> list[Run[R]]: ...
-    @overload
-    def start_many(self, definition: Taking0[R], calls: Iterable[tuple[()]]) -> list[Run[R]]: ...
-    @overload
-    def start_many(
-        self, definition: Taking1[A, Coroutine[Any, Any, R]], calls: Iterable[tuple[A]]
-    ) -> list[Run[R]]: ...
-    @overload
-    def start_many(self, definition: Taking1[A, R], calls: Iterable[tuple[A]]) -> list[Run[R]]: ...
-    @overload
-    def start_many(
-        self, definition: Taking2[A, B, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B]]
-    ) -> list[Run[R]]: ...
-    @overload
-    def start_many(self, definition: Taking2[A, B, R], calls: Iterable[tuple[A, B]]) -> list[Run[R]]: ...
-    @overload
-    def start_many(
-        self, definition: Taking3[A, B, C, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B, C]]
+        self,
+        definition: WrapsWorkflow[Callable[[Context], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[()]],
     ) -> list[Run[R]]: ...
     @overload
     def start_many(
-        self, definition: Taking3[A, B, C, R], calls: Iterable[tuple[A, B, C]]
+        self, definition: WrapsWorkflow[Callable[[], Coroutine[Any, Any, R]]], calls: Iterable[tuple[()]]
     ) -> list[Run[R]]: ...
     @overload
     def start_many(
-        self, definition: Taking4[A, B, C, D, Coroutine[Any, Any, R]], calls: Iterable[tuple[A, B, C, D]]
+        self, definition: WrapsWorkflow[Callable[[Context], R]], calls: Iterable[tuple[()]]
     ) -> list[Run[R]]: ...
     @overload
     def start_many(
-        self, definition: Taking4[A, B, C, D, R], calls: Iterable[tuple[A, B, C, D]]
+        self, definition: WrapsWorkflow[Callable[[], R]], calls: Iterable[tuple[()]]
     ) -> list[Run[R]]: ...
     @overload
     def start_many(
-        self, definition: FunctionWorkflow[..., Coroutine[Any, Any, R]], calls: Iterable[FiveOrMore]
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A]],
     ) -> list[Run[R]]: ...
     @overload
     def start_many(
-        self, definition: FunctionWorkflow[..., R], calls: Iterable[FiveOrMore]
+        self, definition: WrapsWorkflow[Callable[[A], Coroutine[Any, Any, R]]], calls: Iterable[tuple[A]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[Context, A], R]], calls: Iterable[tuple[A]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[A], R]], calls: Iterable[tuple[A]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A, B], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B]],
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[A, B], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B]],
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[Context, A, B], R]], calls: Iterable[tuple[A, B]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[A, B], R]], calls: Iterable[tuple[A, B]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[Context, A, B, C], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self,
+        definition: WrapsWorkflow[Callable[[A, B, C], Coroutine[Any, Any, R]]],
+        calls: Iterable[tuple[A, B, C]],
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[Context, A, B, C], R]], calls: Iterable[tuple[A, B, C]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: WrapsWorkflow[Callable[[A, B, C], R]], calls: Iterable[tuple[A, B, C]]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: FunctionWorkflow[..., Coroutine[Any, Any, R]], calls: Iterable[FourOrMore]
+    ) -> list[Run[R]]: ...
+    @overload
+    def start_many(
+        self, definition: FunctionWorkflow[..., R], calls: Iterable[FourOrMore]
     ) -> list[Run[R]]: ...
     @overload
     def start_many(

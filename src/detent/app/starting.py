@@ -91,8 +91,9 @@ def _with_place(error: Exception, number: int) -> Exception:
     """The error of one call of start_many(), with its place in the list."""
     if isinstance(error, TypeError):
         return TypeError(f"call {number} of start_many(): {error}")
-    if hasattr(error, "what"):
-        error.what = f"call {number} of start_many(): {error.what}"
+    named: Any = error
+    if hasattr(named, "what"):
+        named.what = f"call {number} of start_many(): {named.what}"
     return error
 
 

@@ -25,6 +25,7 @@ class Wiring(Protocol):
 
     def group(self, nodes: Sequence[NodeRef], depends_on: Sequence[str]) -> NodeGroup:
         """Nodes as a group; an empty one stands for what it depends on."""
+        ...
 
 
 class NodeRef:

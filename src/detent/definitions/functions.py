@@ -12,7 +12,19 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from functools import cached_property
 from types import MethodType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from ..arguments import check_flag, check_positive_duration, refuse
 from ..errors import DefinitionError, InvalidOption, NotInRun
@@ -38,6 +50,12 @@ _PLAIN = NodeOptions()
 LONGEST_NAME = 200
 
 
+class HasNodes(Protocol):
+    """An object of a `detent.Workflow` class, whose steps are methods."""
+
+    def reattempt(self, *, wait: timedelta | float = 0) -> NoReturn: ...
+
+
 class Definition(Generic[P, R_co]):
     """A function with a name, and what its signature tells."""
 
@@ -47,7 +65,7 @@ class Definition(Generic[P, R_co]):
         _check_function(self.kind, function)
         self.function = function
         self.name = name if name is not None else function.__name__
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         _check_name(self.kind, self.name)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise self._error("is a generator; return a list, or publish() what comes")
@@ -302,8 +320,10 @@ class Step(Definition[P, R_co]):
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
     @overload
     def __get__(
-        self: Step[Concatenate[Any, Q], T], instance: object, owner: Any = None
+        self: Step[Concatenate[Any, Q], T], instance: HasNodes, owner: Any = None
     ) -> Callable[Q, T]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Self: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None or not self.is_method:
             return self

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, Unpack
 
 from ..clock import span_micros
@@ -569,11 +570,11 @@ class Template(Definition[P, None], Generic[P]):
     def _stored(self) -> list[str]:
         return []
 
-    @property
+    @cached_property
     def given_by_engine(self) -> int:
         return 1
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         return False
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, dataclass_transfor
 from ..arguments import check_duration
 from ..clock import span_micros
 from ..errors import DefinitionError, InvalidOption, InvalidState
-from ..kernel.policies import ExceptionPolicy, Retry
+from ..kernel.policies import ExceptionPolicy, Matcher, Retry
 from ..keywords import shows
 from .blueprint import Blueprint, Body, blueprint
 from .context import Context, FlowControl, RunInfo, current_step
@@ -68,7 +68,7 @@ def cancel_if(condition: F, /) -> F:
 
 
 def on_exception(
-    *on: Any,
+    *on: Matcher,
     action: NodeAction,
     max_reattempts: int | None = 100,
     wait: timedelta | float | None = None,
@@ -149,9 +149,7 @@ class Workflow(metaclass=WorkflowType):
 
     def __init__(self, **fields: Any) -> None:
         hero = fields.pop("hero", None)
-        for name, value in blueprint(type(self)).checked_fields(fields).items():
-            self.__dict__[name] = value
-        self.__dict__["hero"] = hero
+        vars(self).update(blueprint(type(self)).checked_fields(fields), hero=hero)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._refuse_change(name)

@@ -120,7 +120,7 @@ def _rebuild(stored: Error) -> Exception | None:
     if cls is None:
         return None
     args = tuple(stored.args or ())
-    builtin = next(base for base in cls.__mro__ if not base.__flags__ & _MADE_BY_PYTHON)
+    builtin: Any = next(base for base in cls.__mro__ if not base.__flags__ & _MADE_BY_PYTHON)
     try:
         error: Exception = builtin.__new__(cls, *args)
         vars(BaseException)["args"].__set__(error, args)

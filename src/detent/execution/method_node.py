@@ -54,7 +54,7 @@ class MethodNode(NodeWork):
         job = self.declared.options.job
         if job is None:
             return (yield from self._call(self._hooked(self.declared.step, instance), (instance,), {}))
-        kwargs = yield Ask(partial(carry, self._arguments, instance, job))
+        kwargs = yield Ask(lambda: carry(self._arguments, instance, job))
         if isinstance(job, Step):
             if self.declared.step.timeout is not None:
                 job = copy.copy(job)
@@ -90,7 +90,7 @@ class MethodNode(NodeWork):
         cls: Any = self.plan.cls
         instance: Workflow = cls.__new__(cls)  # without __init__: the fields were checked when it began
         fields = decode_fields(self.services.codec, self.plan, self.claimed.run_input)
-        instance.__dict__.update(fields, hero=hero, _ctx=self.context)
+        vars(instance).update(fields, hero=hero, _ctx=self.context)
         return instance
 
     def _holds(self, condition: Any, instance: Workflow) -> bool:

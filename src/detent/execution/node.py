@@ -151,10 +151,11 @@ class NodeWork(Work):
         """Find the graph; heal the run first if it was settled under another one."""
         run_graphs = self.services.run_graphs
         if run_graphs.known(self.claimed) is None:
-            self.run_graph = yield Read(lambda: run_graphs.of(self.claimed))
+            run_graph: RunGraph = yield Read(lambda: run_graphs.of(self.claimed))
         else:
-            self.run_graph = run_graphs.of(self.claimed)
-        graph = self.run_graph.graph
+            run_graph = run_graphs.of(self.claimed)
+        self.run_graph = run_graph
+        graph = run_graph.graph
         if self.claimed.frozen_at is None and self.claimed.signature != graph.signature:
             ours = yield Read(self._reconcile)
             if not ours:

@@ -65,9 +65,11 @@ def encode_unknown(value: Any) -> Any:
     """What msgspec encodes in place of a value of a class that it does not know."""
     if isinstance(value, PurePath):
         return str(value)
-    for base in (str, int, float):
-        if isinstance(value, base):  # a subclass: msgspec takes exact types
-            return base(value) if base is not str else str.__str__(value)
+    if isinstance(value, str):  # a subclass, as below: msgspec takes exact types
+        return str.__str__(value)
+    for base in (int, float):
+        if isinstance(value, base):
+            return base(value)
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json", round_trip=True)
     dump = getattr(value, "model_dump", None)  # a class that looks like a pydantic model

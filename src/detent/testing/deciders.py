@@ -217,7 +217,7 @@ class Story(Generic[State, Input, Event, Effect]):
         effects: Sequence[Effect] = UNSAID,
         timers: Sequence[Timer] = UNSAID,
         cancels: Sequence[str] = UNSAID,
-        state: State | type | Callable[[State], object] = UNSAID,
+        state: Callable[[State], object] | State | type = UNSAID,
         terminal: bool = UNSAID,
     ) -> Story[State, Input, Event, Effect]:
         """What the last input must have led to; what is not given is not looked at.

@@ -303,7 +303,8 @@ class Worker:
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
             if not work.is_async:
-                self._services.threads.submit(partial(contextvars.Context().run, self._run, work))
+                work_alone = partial(contextvars.Context().run, self._run, work)
+                self._services.threads.submit(work_alone)  # pyright: ignore[reportArgumentType]
             return work
         except Exception:
             log.exception("run %s: executing %r could not begin here", item.run_id, item.node)

@@ -41,13 +41,28 @@ from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 from .dialect import MySqlDialect, record
 
-try:
+if TYPE_CHECKING:
     import pymysql
-    from pymysql.connections import Connection
+    from pymysql import connections
     from pymysql.constants import COMMAND, SERVER_STATUS
-except ImportError:  # said when somebody asks for this database
-    pymysql = None  # type: ignore[assignment]
-    Connection = object  # type: ignore[assignment,misc]
+
+    class Connection(connections.Connection[Any]):
+        """With the private parts that we use, and that have no type information."""
+
+        _sock: socket.socket
+        ctx: ssl.SSLContext
+
+        def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext: ...
+        def _execute_command(self, command: Any, sql: Any) -> None: ...
+        def _read_ok_packet(self) -> Any: ...
+else:
+    try:
+        import pymysql
+        from pymysql.connections import Connection
+        from pymysql.constants import COMMAND, SERVER_STATUS
+    except ImportError:  # the driver reports it when this database is opened
+        pymysql = None
+        Connection = object
 
 _DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT, _PACKET_TOO_LARGE = 1062, 1146, 1317, 1205, 1153
 _TELLING = 200  # characters of a statement that name its table; its parameters come later
@@ -71,16 +86,15 @@ IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 
 
-class _Encrypted(Connection[Any] if TYPE_CHECKING else Connection):  # type: ignore[misc]
+class _Encrypted(Connection):
     """Encrypted where the server can, as PyMySQL's own connections are.
 
     Those read all certificates that the machine trusts, each of them, and then check against none: that takes
     ten times as long as to connect.
     """
 
-    def _create_ssl_ctx(self, wanted: Any) -> ssl.SSLContext:
-        made: ssl.SSLContext = super()._create_ssl_ctx(wanted) if wanted else unchecked()
-        return made
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        return super()._create_ssl_ctx(sslp) if sslp else unchecked()
 
     strict_snapshots = False  # locking reads fail on rows that changed since the snapshot
     asking = False  # a command was sent, and its answer not read to the end

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DatabaseUnavailable, EncodingUnfit, MissingDriver
 from ...kernel.operations import Operation
@@ -44,16 +44,25 @@ from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 from .dialect import HELD_LOCKS, PostgresDialect, end, record
 
-try:
+if TYPE_CHECKING:
     import psycopg
+    import psycopg.conninfo
     from psycopg import errors as pg_errors
     from psycopg.rows import tuple_row
 
     from .prepared import PgConnection, Session, done, run_script
-except ImportError:  # said when somebody asks for this database
-    psycopg = None  # type: ignore[assignment]
 else:
-    _LOST = (psycopg.OperationalError, psycopg.InterfaceError)  # without an SQLSTATE: no server answered
+    try:
+        import psycopg
+        from psycopg import errors as pg_errors
+        from psycopg.rows import tuple_row
+
+        from .prepared import PgConnection, Session, done, run_script
+    except ImportError:  # the driver reports it when this database is opened
+        psycopg = None
+_LOST: tuple[type[Exception], ...] = ()  # without an SQLSTATE: no server answered
+if psycopg is not None:
+    _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 # By SQLSTATE.  Deadlock, serialisation; a lock or a statement that timed out.
 _RETRY = ("40", "55P03", "57014")
