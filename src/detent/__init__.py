@@ -14,18 +14,28 @@ if TYPE_CHECKING:
     from . import aio, events
     from .aio import AsyncApp, AsyncRun
     from .aio.app import AsyncStarter, AsyncWithin
+    from .aio.deciders import AsyncDeadLetters, AsyncDeciders
     from .aio.run import AsyncRuns
     from .app.app import App, Starter, Within
     from .app.bulk import Changed
     from .app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
     from .app.graphs import NodeState
-    from .app.machine import InstanceView
-    from .app.projections import ProjectionStatus, ProjectionView
+    from .app.machine import Deciders, InstanceView
+    from .app.observations import Observation
+    from .app.projections import (
+        AsyncProjections,
+        AsyncProjectionView,
+        Projections,
+        ProjectionStatus,
+        ProjectionView,
+    )
     from .app.run import Run, Runs
+    from .app.values import Call
     from .app.views import Execution, HistoryEvent
+    from .definitions.arrows import NodeGroup, NodeRef, Outputs
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
-    from .definitions.context import Context, LogFields, log_fields
-    from .definitions.deciders import Decider, EffectContext, Transition, upcaster
+    from .definitions.context import Context, Cursor, LogFields, RunInfo, log_fields
+    from .definitions.deciders import Decider, EffectContext, Transition, Upcaster, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
     from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
@@ -73,8 +83,10 @@ if TYPE_CHECKING:
     from .execution.projection_view import AsyncView, View
     from .execution.transactions import AsyncTransaction, Transaction
     from .kernel.ancestry import Broken
+    from .kernel.expressions import Expression
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
+    from .kernel.rows import Error
 
 __version__ = "0.1.0"
 
@@ -84,6 +96,10 @@ __all__ = [
     "App",
     "AsyncApp",
     "AsyncCaller",
+    "AsyncDeadLetters",
+    "AsyncDeciders",
+    "AsyncProjectionView",
+    "AsyncProjections",
     "AsyncRun",
     "AsyncRuns",
     "AsyncStarter",
@@ -92,20 +108,25 @@ __all__ = [
     "AsyncWithin",
     "Backlog",
     "Broken",
+    "Call",
     "CannotReattempt",
     "Changed",
     "Child",
     "Context",
+    "Cursor",
     "DeadLetter",
     "DeadLetters",
     "DeadlineExceeded",
     "Decider",
+    "Deciders",
     "Decision",
     "DefinitionError",
     "DetentError",
     "EffectContext",
+    "Error",
     "ExceptionPolicy",
     "Execution",
+    "Expression",
     "FunctionWorkflow",
     "Graph",
     "GraphInvalid",
@@ -119,11 +140,16 @@ __all__ = [
     "InvalidState",
     "LogFields",
     "MissingJob",
+    "NodeGroup",
+    "NodeRef",
     "NodeState",
+    "Observation",
+    "Outputs",
     "PermanentError",
     "Projection",
     "ProjectionStatus",
     "ProjectionView",
+    "Projections",
     "ReceiveTimeout",
     "Recorded",
     "ReplayReport",
@@ -132,6 +158,7 @@ __all__ = [
     "Run",
     "RunCanceled",
     "RunConflict",
+    "RunInfo",
     "RunNotFound",
     "RunPaused",
     "Runs",
@@ -151,6 +178,7 @@ __all__ = [
     "Transition",
     "TransitionInfo",
     "UnreadableEvent",
+    "Upcaster",
     "View",
     "Within",
     "Workflow",
@@ -181,10 +209,13 @@ __all__ = [
 _HOMES = {
     "aio": "AsyncApp AsyncRun",
     "aio.app": "AsyncStarter AsyncWithin",
+    "aio.deciders": "AsyncDeadLetters AsyncDeciders",
     "aio.run": "AsyncRuns",
     "app.app": "App Starter Within",
-    "definitions.context": "Context LogFields log_fields",
-    "definitions.deciders": "Decider EffectContext Transition upcaster",
+    "definitions.arrows": "NodeGroup NodeRef Outputs",
+    "definitions.callers": "AsyncCaller Handle SyncCaller",
+    "definitions.context": "Context Cursor LogFields RunInfo log_fields",
+    "definitions.deciders": "Decider EffectContext Transition Upcaster upcaster",
     "definitions.decisions": "Decision Recorded Timer TimerCancelled",
     "definitions.node_options": "PREVIOUS",
     "definitions.decorators": "StepMaker step workflow",
@@ -192,8 +223,10 @@ _HOMES = {
     "app.bulk": "Changed",
     "app.graphs": "NodeState",
     "app.dead_letters": "Backlog DeadLetter DeadLetters ReplayReport",
-    "app.machine": "InstanceView",
-    "app.projections": "ProjectionStatus ProjectionView",
+    "app.machine": "Deciders InstanceView",
+    "app.observations": "Observation",
+    "app.projections": "AsyncProjectionView AsyncProjections ProjectionStatus ProjectionView Projections",
+    "app.values": "Call",
     "app.views": "Execution HistoryEvent",
     "errors": (
         "AlreadyRunning CannotReattempt DeadlineExceeded DefinitionError DetentError GraphInvalid "
@@ -201,11 +234,12 @@ _HOMES = {
         "PermanentError ReceiveTimeout ResultTimeout RunCanceled RunConflict RunNotFound RunPaused "
         "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
-    "definitions.callers": "AsyncCaller Handle SyncCaller",
     "definitions.functions": "Child FunctionWorkflow Step",
     "definitions.graphs": "Graph Template template",
     "kernel.ancestry": "Broken",
+    "kernel.expressions": "Expression",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
+    "kernel.model": "Error",
     "kernel.policies": "ExceptionPolicy Retry",
     "definitions.projections": "Projection",
     "app.run": "Run Runs",

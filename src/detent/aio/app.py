@@ -36,7 +36,12 @@ E = TypeVar("E")
 
 
 class AsyncApp(AsyncStarts):
-    """The same as `detent.App`, for asyncio: what waits is awaited."""
+    """The same as `detent.App`, for asyncio: what waits is awaited.
+
+    async with detent.AsyncApp("sqlite:///shop.db", include=[fulfil]) as app:
+        run = await app.start(fulfil, 42)
+        print(await run.result())
+    """
 
     @shows(AppSettings, defaults=APP_DEFAULTS)
     def __init__(self, url: str, *, include: Any = (), **settings: Unpack[AppSettings]) -> None:
@@ -49,6 +54,7 @@ class AsyncApp(AsyncStarts):
 
     @property
     def engine(self) -> Engine:
+        """The engine behind this app."""
         return self._sync.engine
 
     async def __aenter__(self) -> Self:
@@ -73,9 +79,11 @@ class AsyncApp(AsyncStarts):
             await in_thread(self.engine.ensure_open)
 
     async def close(self) -> None:
+        """Stop the worker and close the database; see `App.close`."""
         await in_thread(self.engine.close)
 
     async def migrate(self) -> list[str]:
+        """Bring the database's schema up to date; see `App.migrate`."""
         return await in_thread(self.engine.migrate)
 
     def hero(
@@ -86,6 +94,7 @@ class AsyncApp(AsyncStarts):
         load: Callable[[str], Any] | None = None,
         name: str | None = None,
     ) -> None:
+        """Say how objects of a class are named as heroes; see `App.hero`."""
         self._sync.hero(cls, key=key, load=load, name=name)
 
     def subscribe(
@@ -194,6 +203,7 @@ class AsyncApp(AsyncStarts):
         return AsyncWithin(self, connection, Options())
 
     async def run(self, id: str) -> AsyncRun[Any]:
+        """The run of that id."""
         check_stored_id("app.run()", "id", id)
         return AsyncRun(self.engine, await in_thread(lambda: self.engine.row(id)))
 
@@ -267,7 +277,10 @@ class AsyncApp(AsyncStarts):
 
 
 class AsyncStarter(AsyncStarts):
-    """`app.options(...)`: starts runs with these options."""
+    """`app.options(...)`: starts runs with these options.
+
+    run = await app.options(id="order-42", priority=5).start(fulfil, 42)
+    """
 
     def __init__(self, app: AsyncApp, options: Options) -> None:
         self._app = app
@@ -303,7 +316,11 @@ class AsyncStarter(AsyncStarts):
 
 
 class AsyncWithin(AsyncStarts):
-    """`app.within(connection)`: starts runs in somebody else's transaction."""
+    """`app.within(connection)`: starts runs in somebody else's transaction.
+
+    async with connection.transaction():
+        run = await app.within(connection).start(fulfil, 42)
+    """
 
     def __init__(self, app: AsyncApp, connection: Any, options: Options) -> None:
         self._app = app

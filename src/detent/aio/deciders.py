@@ -16,7 +16,10 @@ S = TypeVar("S")
 
 
 class AsyncDeciders:
-    """`app.deciders`: looks at deciders; see `App.deciders`."""
+    """`app.deciders`: looks at deciders; see `App.deciders`.
+
+    view = await app.deciders.instance(Order, "o-1")
+    """
 
     def __init__(self, deciders: Deciders) -> None:
         self._deciders = deciders
@@ -28,11 +31,13 @@ class AsyncDeciders:
         source: str = HISTORY,
         limit: int | None = INSTANCES,
     ) -> StateMachineView:
+        """The state machine of a decider; see `Deciders.machine`."""
         return await in_thread(lambda: self._deciders.machine(decider, source=source, limit=limit))
 
     async def instance(
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
     ) -> InstanceView[S]:
+        """One instance with its state; see `Deciders.instance`."""
         return await in_thread(lambda: self._deciders.instance(decider, instance, history=history))
 
     async def observations(
@@ -45,6 +50,7 @@ class AsyncDeciders:
         limit: int = AT_ONCE,
         cursor: Observation | int | None = None,
     ) -> list[Observation]:
+        """Inputs that were recorded; see `Deciders.observations`."""
         return await in_thread(
             lambda: self._deciders.observations(
                 decider, instance, after=after, before=before, limit=limit, cursor=cursor
@@ -52,14 +58,20 @@ class AsyncDeciders:
         )
 
     async def inboxes(self) -> list[Backlog]:
+        """How much waits in the inboxes; see `Deciders.inboxes`."""
         return await in_thread(self._deciders.inboxes)
 
     async def forget_snapshots(self, decider: type[Decider[Any, Any, Any, Any]] | str) -> int:
+        """Remove the snapshots of a decider; see `Deciders.forget_snapshots`."""
         return await in_thread(lambda: self._deciders.forget_snapshots(decider))
 
 
 class AsyncDeadLetters:
-    """`app.dead_letters`: what was given up; see `App.dead_letters`."""
+    """`app.dead_letters`: what was given up; see `App.dead_letters`.
+
+    for letter in await app.dead_letters(Order, limit=10):
+        await app.dead_letters.replay(letter)
+    """
 
     def __init__(self, letters: DeadLetters) -> None:
         self._letters = letters
@@ -70,13 +82,17 @@ class AsyncDeadLetters:
         return await in_thread(lambda: self._letters(decider, instance, limit=limit))
 
     async def count(self, decider: Any = None) -> int:
+        """How many dead letters there are; see `DeadLetters.count`."""
         return await in_thread(lambda: self._letters.count(decider))
 
     async def replay(self, letter: DeadLetter | str) -> None:
+        """Try one again; see `DeadLetters.replay`."""
         await in_thread(lambda: self._letters.replay(letter))
 
     async def replay_all(self, decider: Any = None, instance: str | None = None) -> ReplayReport:
+        """Try all of them again; see `DeadLetters.replay_all`."""
         return await in_thread(lambda: self._letters.replay_all(decider, instance))
 
     async def discard(self, letter: DeadLetter | str) -> None:
+        """Remove one without trying again; see `DeadLetters.discard`."""
         await in_thread(lambda: self._letters.discard(letter))

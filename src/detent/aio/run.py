@@ -29,7 +29,11 @@ T = TypeVar("T")
 
 
 class AsyncRun(RunFacts, Generic[R]):
-    """One workflow in the database; see `detent.Run`."""
+    """One workflow in the database; see `detent.Run`.
+
+    run = await app.start(fulfil, 42)
+    print(await run.result(timeout=30))
+    """
 
     def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
         self._engine = engine
@@ -41,6 +45,7 @@ class AsyncRun(RunFacts, Generic[R]):
         return self._engine
 
     async def refresh(self) -> Self:
+        """Read it again; see `Run.refresh`."""
         self._row = await in_thread(lambda: self._engine.row(self.id))
         return self
 
@@ -86,6 +91,7 @@ class AsyncRun(RunFacts, Generic[R]):
             engine.waiters.remove(waiter)
 
     async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Send the run a message; see `Run.send`."""
         check_message("run.send()", name, id)
         frame = current_frame("send")
         if frame is not None and id is None:
@@ -97,6 +103,7 @@ class AsyncRun(RunFacts, Generic[R]):
         await engine.services.committer.arun(engine.message(self.id, name, value, message_id))
 
     async def published(self, name: str, default: Any = None) -> Any:
+        """The latest value that the run published; see `Run.published`."""
         check_text("run.published()", "name", name, example="progress")
         frame = current_frame("published")
         if frame is not None:
@@ -107,47 +114,61 @@ class AsyncRun(RunFacts, Generic[R]):
         return default if text is None else engine.services.codec.decode(text)
 
     async def pause(self, *, reason: str | None = None) -> None:
+        """Stop new work of this run; see `Run.pause`."""
         self._row = await in_thread(lambda: self._engine.pause(self.id, reason))
 
     async def resume(self, *, accept_drift: bool = False) -> None:
+        """Continue a paused or failed run; see `Run.resume`."""
         self._row = await in_thread(lambda: self._engine.resume(self.id, accept_drift=accept_drift))
 
     async def cancel(self, *, reason: str | None = None) -> None:
+        """End the run and its children; see `Run.cancel`."""
         self._row = await in_thread(lambda: self._engine.cancel(self.id, reason))
 
     async def delete(self) -> int:
+        """Remove the run, which must be over; see `Run.delete`."""
         return await in_thread(lambda: self._engine.delete(self.id))
 
     async def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set or remove attributes; see `Run.set_attributes`."""
         self._row = await in_thread(lambda: self._engine.set_attributes(self.id, attributes))
 
     async def skip(self, node: str) -> None:
+        """Continue as if a node were done; see `Run.skip`."""
         self._row = await in_thread(lambda: self._engine.skip(self.id, node))
 
     async def reattempt(self, node: str) -> None:
+        """Try a node again; see `Run.reattempt`."""
         self._row = await in_thread(lambda: self._engine.reattempt(self.id, node))
 
     async def nodes(self) -> list[NodeState]:
+        """The graph of the run, and the state of each node; see `Run.nodes`."""
         return await self._seen(graphs.nodes_of)
 
     async def to_mermaid(self, *, fold: bool = True) -> str:
+        """The graph, for Markdown; see `Run.to_mermaid`."""
         return to_mermaid(await self._seen(graphs.drawn_of, fold=fold))
 
     async def to_dot(self, *, fold: bool = True) -> str:
+        """The graph, for Graphviz; see `Run.to_dot`."""
         return to_dot(await self._seen(graphs.drawn_of, fold=fold), self.type)
 
     async def freeze(self) -> None:
+        """Keep the graph that the class has today; see `Run.freeze`."""
         await self._seen(graphs.freeze)
         await self.refresh()
 
     async def export_graph(self) -> str:
+        """The graph as JSON; see `Run.export_graph`."""
         return await self._seen(graphs.export_graph)
 
     async def import_graph(self, text: str) -> None:
+        """Give a paused run another graph; see `Run.import_graph`."""
         await self._seen(graphs.import_graph, text)
         await self.refresh()
 
     async def verify(self) -> list[Broken]:
+        """Where the chain of ancestry hashes is broken; see `Run.verify`."""
         return await self._seen(graphs.verify_run)
 
     async def _seen(self, look: Callable[..., T], *args: Any, **options: Any) -> T:
@@ -157,14 +178,20 @@ class AsyncRun(RunFacts, Generic[R]):
         return await in_thread(lambda: look(engine, row, *args, **options))
 
     async def executions(self) -> list[Execution]:
+        """Every attempt at a node, and every step; see `Run.executions`."""
         return await in_thread(lambda: executions_of(self._engine, self.id))
 
     async def history(self) -> list[HistoryEvent]:
+        """What happened to this run, in order; see `Run.history`."""
         return await in_thread(lambda: history_of(self._engine, self._row))
 
 
 class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
-    """`app.runs`: finds runs; see `App.runs`."""
+    """`app.runs`: finds runs; see `App.runs`.
+
+    for run in await app.runs.failed(limit=10):
+        await run.resume()
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

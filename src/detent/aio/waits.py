@@ -52,7 +52,10 @@ def _durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
 def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
 ) -> Coroutine[Any, Any, None]:
-    """Sleep durably: holds no task and no memory, and survives everything."""
+    """Sleep durably: holds no task and no memory, and survives everything.
+
+    await detent.aio.sleep(days=2)
+    """
     span = span_of(seconds, minutes, hours, days, weeks)
     frame = current_frame("sleep")
     return asyncio.sleep(span / 1e6) if frame is None else frame.adrive(frame.sleep(span, None))
@@ -60,7 +63,10 @@ def sleep(
 
 @_durable
 def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
-    """Sleep durably until a moment; one that has passed does not wait."""
+    """Sleep durably until a moment; one that has passed does not wait.
+
+    await detent.aio.sleep_until(datetime(2031, 1, 1, tzinfo=UTC))
+    """
     until = to_micros(check_moment("detent.aio.sleep_until()", "moment", moment))
     frame = current_frame("sleep_until")
     if frame is None:
@@ -70,14 +76,20 @@ def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
 
 @_durable
 async def now() -> datetime:
-    """The time, recorded: a replay sees the same."""
+    """The time, recorded: a replay sees the same.
+
+    deadline = await detent.aio.now() + timedelta(days=2)
+    """
     frame = current_frame("now")
     return datetime.now(UTC) if frame is None else await frame.adrive(frame.value("now", MISSING, datetime))
 
 
 @_durable
 async def uuid() -> _uuid.UUID:
-    """A random UUID, recorded."""
+    """A random UUID, recorded.
+
+    token = str(await detent.aio.uuid())
+    """
     frame = current_frame("uuid")
     if frame is None:
         return _uuid.uuid4()
@@ -86,7 +98,10 @@ async def uuid() -> _uuid.UUID:
 
 @_durable
 async def random() -> float:
-    """A random number from 0 to 1, recorded."""
+    """A random number from 0 to 1, recorded.
+
+    wait = 60 * await detent.aio.random()
+    """
     frame = current_frame("random")
     if frame is None:
         return _random.random()
@@ -97,7 +112,10 @@ async def random() -> float:
 def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
 ) -> Coroutine[Any, Any, Any]:
-    """Wait for a message; see `detent.receive`."""
+    """Wait for a message; see `detent.receive`.
+
+    approved = await detent.aio.receive("approval", timeout=timedelta(days=2), default=False)
+    """
     span = checked_receive(name, timeout)
     frame = needed_frame("receive", blocking=False)
     return frame.adrive(frame.receive(name, span, default, type))
@@ -105,7 +123,10 @@ def receive(
 
 @_durable
 async def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks; see `detent.publish`."""
+    """Show a value to anyone who asks; see `detent.publish`.
+
+    await detent.aio.publish("progress", {"done": 3, "of": 10})
+    """
     check_text("detent.aio.publish()", "name", name, example="progress")
     frame = current_frame("publish")
     if frame is not None:
@@ -116,7 +137,10 @@ async def publish(name: str, value: Any) -> None:
 
 @_durable
 def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:
-    """Send a message to another run, exactly once."""
+    """Send a message to another run, exactly once.
+
+    await detent.aio.send(other_run_id, "approval", True)
+    """
     checked_send(run_id, name)
     frame = needed_frame("send", blocking=False)
     return frame.adrive(frame.send(run_id, name, value))
@@ -124,7 +148,13 @@ def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]
 
 @_durable
 async def patched(id: str) -> bool:
-    """Guard a change of a workflow's code; see `detent.patched`."""
+    """Guard a change of a workflow's code; see `detent.patched`.
+
+    if await detent.aio.patched("new-tax"):
+        tax = new_tax(order_id)
+    else:
+        tax = old_tax(order_id)
+    """
     check_text("detent.aio.patched()", "id", id, example="new-tax")
     frame = current_frame("patched")
     return True if frame is None else await frame.adrive(frame.patched(id))

@@ -82,6 +82,7 @@ class App(Starts):
         return self
 
     def close(self) -> None:
+        """Stop the worker and close the database; see `open()`."""
         self.engine.close()
 
     def migrate(self) -> list[str]:
@@ -296,7 +297,10 @@ class App(Starts):
 
 
 class Starter(Starts):
-    """`app.options(...)`: starts runs with these options."""
+    """`app.options(...)`: starts runs with these options.
+
+    run = app.options(id="order-42", priority=5).start(fulfil, 42)
+    """
 
     def __init__(self, app: App, options: Options) -> None:
         self._app = app
@@ -325,7 +329,11 @@ class Starter(Starts):
 
 
 class Within(Starts):
-    """`app.within(connection)`: starts runs in somebody else's transaction."""
+    """`app.within(connection)`: starts runs in somebody else's transaction.
+
+    with connection.transaction():
+        run = app.within(connection).start(fulfil, 42)
+    """
 
     def __init__(self, app: App, connection: Any, options: Options) -> None:
         self._app = app

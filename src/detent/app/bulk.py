@@ -19,7 +19,11 @@ RESUMABLE = (RunState.PAUSED, RunState.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a verb for many runs has done."""
+    """What a verb for many runs has done.
+
+    changed = app.runs.resume(state="failed", type=fulfil)
+    print(changed.count, changed.refused)
+    """
 
     count: int = 0
     refused: dict[str, str] = field(default_factory=dict)  # by run id: why it was not changed

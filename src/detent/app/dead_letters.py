@@ -23,7 +23,11 @@ ALL_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An effect, a timer or an inbox that was given up."""
+    """An effect, a timer or an inbox that was given up.
+
+    for letter in app.dead_letters(Order):
+        print(letter.instance, letter.type, letter.attempts, letter.error)
+    """
 
     id: str  # for replay and discard: the instance's run, and the node
     decider: str
@@ -38,7 +42,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much waits in the inboxes of a decider."""
+    """How much waits in the inboxes of a decider.
+
+    for backlog in app.deciders.inboxes():
+        print(backlog.decider, backlog.pending, backlog.oldest)
+    """
 
     decider: str
     pending: int
@@ -56,7 +64,11 @@ class SkippedLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What `app.dead_letters.replay_all()` did: how many it replayed, and what it skipped."""
+    """What `app.dead_letters.replay_all()` did: how many it replayed, and what it skipped.
+
+    report = app.dead_letters.replay_all(Order)
+    print(report.replayed, report.skipped)
+    """
 
     replayed: int
     skipped: tuple[SkippedLetter, ...] = ()
@@ -174,7 +186,11 @@ def _shown(row: DeadRow) -> DeadLetter:
 
 
 class DeadLetters:
-    """`app.dead_letters`: what was given up, and may be taken up again."""
+    """`app.dead_letters`: what was given up, and may be taken up again.
+
+    for letter in app.dead_letters(Order, limit=10):
+        app.dead_letters.replay(letter)
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -186,6 +202,7 @@ class DeadLetters:
         return dead_letters(self._engine, decider, instance, limit)
 
     def count(self, decider: Any = None) -> int:
+        """How many dead letters there are, of one decider or of all."""
         return count_dead(self._engine, decider)
 
     def replay(self, letter: DeadLetter | str) -> None:

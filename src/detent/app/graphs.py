@@ -26,7 +26,11 @@ PENDING = "pending"  # not reached yet
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node of a run's graph, and how far it is."""
+    """A node of a run's graph, and how far it is.
+
+    for node in run.nodes():
+        print(node.name, node.state, node.attempts)
+    """
 
     id: str
     name: str

@@ -83,15 +83,19 @@ class RunQueries(Generic[Answer]):
         return self._answer(RunState.PERFORMING, filters)
 
     def paused(self, **filters: Unpack[Filters]) -> Answer:
+        """Paused runs."""
         return self._answer(RunState.PAUSED, filters)
 
     def finished(self, **filters: Unpack[Filters]) -> Answer:
+        """Runs that ended with a result."""
         return self._answer(RunState.FINISHED, filters)
 
     def failed(self, **filters: Unpack[Filters]) -> Answer:
+        """Failed runs."""
         return self._answer(RunState.FAILED, filters)
 
     def canceled(self, **filters: Unpack[Filters]) -> Answer:
+        """Canceled runs."""
         return self._answer(RunState.CANCELED, filters)
 
     def drifted(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Answer:

@@ -74,7 +74,11 @@ class PastDecision:
 
 @dataclass(frozen=True, slots=True)
 class InstanceView(Generic[S]):
-    """One instance of a decider, as it is now."""
+    """One instance of a decider, as it is now.
+
+    view = app.deciders.instance(Order, "o-1")
+    print(view.status, view.state, view.timers)
+    """
 
     decider: str
     instance: str
@@ -237,7 +241,11 @@ def _past(step: HistoryStep) -> PastDecision:
 
 
 class Deciders:
-    """`app.deciders`: looks at deciders and their instances."""
+    """`app.deciders`: looks at deciders and their instances.
+
+    print(app.deciders.machine(Order).to_mermaid())
+    print(app.deciders.instance(Order, "o-1").status)
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -22,7 +22,11 @@ LATEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An input that was recorded: because its decider observes, it has an id, or it came by the inbox."""
+    """An input that was recorded: because its decider observes, it has an id, or it came by the inbox.
+
+    for observation in app.deciders.observations(Order, "o-1"):
+        print(observation.received_at, observation.type, observation.state)
+    """
 
     seq: int  # in the order of arrival, over all instances
     decider: str

@@ -28,7 +28,11 @@ FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between two looks at what is wa
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatus:
-    """How far a generation of a projection has come."""
+    """How far a generation of a projection has come.
+
+    for status in app.projections.status():
+        print(status.name, status.position, status.head)
+    """
 
     name: str
     generation: int
@@ -43,6 +47,7 @@ class ProjectionStatus:
 
     @property
     def blocked(self) -> bool:
+        """Whether an event failed, and the projection waits there."""
         return self.failures > 0
 
     @property
@@ -52,7 +57,11 @@ class ProjectionStatus:
 
 
 class Projections:
-    """`app.projections`."""
+    """`app.projections`.
+
+    app.projections.wait(Totals, timeout=5)
+    print(app.projections.view(Totals).get("paid"))
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -142,7 +151,11 @@ class Projections:
 
 
 class ProjectionView:
-    """What a projection has made of the events so far: its live generation."""
+    """What a projection has made of the events so far: its live generation.
+
+    view = app.projections.view(Totals)
+    print(view.get("paid", 0), view.items(prefix="customer/"))
+    """
 
     def __init__(self, engine: Engine, plan: ProjectionPlan) -> None:
         self._engine = engine
@@ -183,47 +196,63 @@ def read(engine: Engine, verb: Callable[[Tx], T]) -> T:
 
 
 class AsyncProjections:
-    """The same for asyncio: what asks the database is awaited."""
+    """The same for asyncio: what asks the database is awaited.
+
+    await app.projections.wait(Totals, timeout=5)
+    print(await app.projections.view(Totals).get("paid"))
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sync = Projections(engine)
 
     async def status(self) -> list[ProjectionStatus]:
+        """How far each projection has come; see `Projections.status`."""
         return await in_thread(self._sync.status)
 
     async def rebuild(self, projection: Asked, *, restart: bool = False) -> int:
+        """Build a projection again from the first event; see `Projections.rebuild`."""
         return await in_thread(lambda: self._sync.rebuild(projection, restart=restart))
 
     async def skip(self, projection: Asked, *, position: int | None = None) -> int:
+        """Leave out an event that fails; see `Projections.skip`."""
         return await in_thread(lambda: self._sync.skip(projection, position=position))
 
     def view(self, projection: Asked) -> AsyncProjectionView:
+        """What a projection has made of the events; see `Projections.view`."""
         return AsyncProjectionView(self._sync.view(projection))
 
     async def wait(
         self, projection: Asked, *, position: int | None = None, timeout: timedelta | float | None = None
     ) -> None:
+        """Wait until a projection has seen what is stored now; see `Projections.wait`."""
         looks = self._sync.waiting(projection, position, timeout)
         while (seconds := await in_thread(lambda: next(looks, None))) is not None:
             await asyncio.sleep(seconds)
 
 
 class AsyncProjectionView:
-    """What a projection has made of the events so far; see `ProjectionView`."""
+    """What a projection has made of the events so far; see `ProjectionView`.
+
+    view = app.projections.view(Totals)
+    print(await view.get("paid", 0))
+    """
 
     def __init__(self, view: ProjectionView) -> None:
         self._sync = view
 
     async def get(self, key: str, default: Any = None, *, type: Any = Any) -> Any:
+        """The value of a key; see `ProjectionView.get`."""
         return await in_thread(lambda: self._sync.get(key, default, type=type))
 
     async def items(
         self, *, prefix: str = "", after: str = "", limit: int = 1000, type: Any = Any
     ) -> list[tuple[str, Any]]:
+        """Keys and values in the order of the keys; see `ProjectionView.items`."""
         return await in_thread(lambda: self._sync.items(prefix=prefix, after=after, limit=limit, type=type))
 
     async def table(self, name: str) -> str:
+        """The name of a table of its own; see `ProjectionView.table`."""
         return await in_thread(lambda: self._sync.table(name))
 
 

@@ -30,6 +30,10 @@ R = TypeVar("R")
 class Run(RunFacts, Generic[R]):
     """One workflow in the database.
 
+        run = app.start(fulfil, 42)
+        print(run.id, run.state)
+        print(run.result(timeout=30))
+
     What it knows is as of the last `refresh()`; waiting and control refresh it.
     """
 
@@ -176,7 +180,11 @@ class Run(RunFacts, Generic[R]):
 
 
 class Runs(RunQueries[list[Run[Any]]]):
-    """`app.runs`: finds runs by state, type, hero, queue, parent, time and attributes."""
+    """`app.runs`: finds runs by state, type, hero, queue, parent, time and attributes.
+
+    for run in app.runs.failed(type=fulfil, limit=10):
+        run.resume()
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -12,7 +12,10 @@ from .engine import Engine
 
 
 class Call(NamedTuple):
-    """The arguments of a run or a step; the fields of a workflow class are its `kwargs`."""
+    """The arguments of a run or a step; the fields of a workflow class are its `kwargs`.
+
+    print(run.input.args, run.input.kwargs)
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

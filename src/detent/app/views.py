@@ -39,7 +39,11 @@ UNSEEN = frozenset({"spawn", "spawned", "progress", "published", ORDER, ACCEPTED
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One attempt at a node, or one recorded step of a durable function."""
+    """One attempt at a node, or one recorded step of a durable function.
+
+    for execution in run.executions():
+        print(execution.node, execution.attempt, execution.state, execution.outcome)
+    """
 
     run_id: str
     node: str
@@ -85,7 +89,11 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One line of a run's history."""
+    """One line of a run's history.
+
+    for happening in run.history():
+        print(happening.at, happening.event, happening.detail)
+    """
 
     at: datetime
     event: str
@@ -111,6 +119,7 @@ class RunFacts:
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self._row.id
 
     @property
@@ -125,10 +134,12 @@ class RunFacts:
 
     @property
     def queue(self) -> str:
+        """The queue of the run."""
         return self._row.queue
 
     @property
     def priority(self) -> int:
+        """The priority of the run; a higher one runs sooner."""
         return self._row.priority
 
     @property
@@ -149,6 +160,7 @@ class RunFacts:
 
     @property
     def deadline(self) -> datetime | None:
+        """When the run fails if it is not done; None if it has no deadline."""
         return _moment(self._row.deadline)
 
     @property
@@ -163,10 +175,12 @@ class RunFacts:
 
     @property
     def created_at(self) -> datetime:
+        """When the run was started."""
         return from_micros(self._row.created_at)
 
     @property
     def finished_at(self) -> datetime | None:
+        """When the run ended; None if it has not ended."""
         return None if self._row.finished_at is None else from_micros(self._row.finished_at)
 
     @property

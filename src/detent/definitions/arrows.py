@@ -29,7 +29,11 @@ class Wiring(Protocol):
 
 
 class NodeRef:
-    """A node of a graph that is being built."""
+    """A node of a graph that is being built.
+
+    total = g.node("total", job=aggregate, depends_on=parts)
+    g.node("notify", job=notify, args={"sum": total.output["sum"]})
+    """
 
     def __init__(self, graph: Wiring, id: str, name: str) -> None:
         self.graph = graph
@@ -69,6 +73,9 @@ class NodeRef:
 class NodeGroup(tuple[NodeRef, ...]):
     """Nodes that go together, as `fan_out` makes them.
 
+        parts = g.fan_out(ids, name=lambda i: f"part_{i}", job=process, args=lambda i: {"id": i})
+        g.node("total", job=aggregate, depends_on=parts)
+
     An empty group is transparent: what depends on it depends on what the group depends on.
     """
 
@@ -103,7 +110,11 @@ class NodeGroup(tuple[NodeRef, ...]):
 
 
 class Outputs(list[Expression]):
-    """The outputs of a group.  The list of an empty group is empty, and still depends on what it does."""
+    """The outputs of a group.  The list of an empty group is empty, and still depends on what it does.
+
+    pages = g.fan_out(urls, name=slug, job=fetch, args=lambda url: {"url": url})
+    g.node("sum", job=summarise, args={"pages": pages.outputs})
+    """
 
     def __init__(self, group: NodeGroup) -> None:
         super().__init__(node.output for node in group)

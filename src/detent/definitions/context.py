@@ -186,7 +186,12 @@ class Frame(Protocol):
 
 
 class RunInfo(msgspec.Struct, frozen=True, gc=False):
-    """What a run may know of itself."""
+    """What a run may know of itself.
+
+    @step
+    def charge(ctx: detent.Context, order_id: int) -> str:
+        return gateway.charge(order_id, reference=ctx.run.id)
+    """
 
     id: str
     type: str
@@ -217,6 +222,10 @@ class StepBackend(Protocol):
 
 class Context:
     """What a step or a workflow may ask about its own run.
+
+        @step
+        def charge(ctx: detent.Context, order_id: int) -> str:
+            return gateway.charge(order_id, idempotency_key=ctx.idempotency_key)
 
     A first parameter named `ctx` (or annotated `detent.Context`) receives it.
     It is never recorded as input, and passing it on is allowed.
@@ -321,7 +330,13 @@ class Context:
 
 
 class Cursor(Iterable[T]):
-    """The items that are left, for `for` and `async for`."""
+    """The items that are left, for `for` and `async for`.
+
+    @step
+    def import_rows(ctx: detent.Context, rows: list[int]) -> None:
+        for row in ctx.iterate(rows):
+            save(row)
+    """
 
     def __init__(
         self,

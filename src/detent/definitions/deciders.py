@@ -44,6 +44,8 @@ LONGEST_TYPE = 100  # an instance's id has room behind it
 class Transition:
     """A declared step of the state machine: in this status, this input may lead to that status.
 
+        Transition("created", Pay, "paid", effects=("ShipParcel",))
+
     `input` is an input's class or its name; `effects` and `timers` say what comes with it, for the drawing.
     """
 
@@ -55,22 +57,34 @@ class Transition:
 
     @property
     def trigger(self) -> str:
+        """The name of the input."""
         return self.input if isinstance(self.input, str) else str(self.input.__name__)
 
 
 class EffectContext(Context):
-    """What a handler of effects may ask: beside what every Context knows, whose effect this is."""
+    """What a handler of effects may ask: beside what every Context knows, whose effect this is.
+
+    async def handle(self, effect: SendEmail, ctx: EffectContext) -> None:
+        await mail.send(effect.to, idempotency_key=ctx.idempotency_key)
+    """
 
     decider: str
     instance: str
 
     def of(self, decider: str, instance: str) -> EffectContext:
+        """Make the context of an effect."""
         self.decider, self.instance = decider, instance
         return self
 
 
 class Upcaster(msgspec.Struct, frozen=True):
-    """Turns the stored data of an event into that of its next version, or of another type."""
+    """Turns the stored data of an event into that of its next version, or of another type.
+
+    @upcaster("OrderCreated", version=1)
+    @staticmethod
+    def add_currency(data: dict[str, Any]) -> dict[str, Any]:
+        return {**data, "currency": "EUR"}
+    """
 
     type: str
     version: int

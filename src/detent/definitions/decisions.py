@@ -20,6 +20,8 @@ LATEST = to_micros(datetime(9999, 12, 31, tzinfo=UTC))
 class Timer:
     """An input that comes later: `after` a while, or `at` a moment.
 
+        Timer(PaymentTimeout("o-1"), after=timedelta(days=2), key="payment")
+
     A pending timer with a `key` is replaced by a new one with that key, and can be cancelled by it.
     """
 
@@ -62,6 +64,8 @@ class Timer:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What follows from an input: at least one event, and perhaps effects and timers.
+
+        Decision.event(OrderPaid(10)).with_effect(SendEmail("a@b.example")).cancel_timer("payment")
 
         Decision.event(Created(id="o-1"))
             .with_effect(SendEmail(to="a@b"))
@@ -125,7 +129,10 @@ def _check_key(key: Any) -> None:
 
 
 class TimerCancelled(msgspec.Struct, frozen=True):
-    """Stands in an instance's events where a pending timer was cancelled; `evolve` does not see it."""
+    """Stands in an instance's events where a pending timer was cancelled; `evolve` does not see it.
+
+    cancelled = [one for one in app.events(Order, "o-1") if isinstance(one.event, TimerCancelled)]
+    """
 
     key: str
 
@@ -135,7 +142,11 @@ TIMER_CANCELLED = "detent.TimerCancelled"  # its stored type: no name of a user'
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Generic[E]):
-    """An event as it stands in the store."""
+    """An event as it stands in the store.
+
+    for recorded in app.events(Order, "o-1"):
+        print(recorded.sequence, recorded.at, recorded.event)
+    """
 
     event: E
     type: str

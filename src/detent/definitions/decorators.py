@@ -100,7 +100,11 @@ def step(
 
 
 class StepMaker:
-    """`step(...)` with options, waiting for its function.  With `job=` a class needs none."""
+    """`step(...)` with options, waiting for its function.  With `job=` a class needs none.
+
+    careful = step(retry=detent.Retry(attempts=5))
+    charge = careful(charge_card)
+    """
 
     def __init__(self, options: Mapping[str, Any], *, chained: bool) -> None:
         known = set(NodeOptions.__struct_fields__) - {"chained"}

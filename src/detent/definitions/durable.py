@@ -80,6 +80,8 @@ def sleep(
 ) -> None:
     """Sleep durably: holds no thread and no memory, and survives everything.
 
+        detent.sleep(days=2)
+
     A duration of 0 or less does not wait.
     """
     span = span_of(seconds, minutes, hours, days, weeks)
@@ -91,7 +93,10 @@ def sleep(
 
 
 def sleep_until(moment: datetime) -> None:
-    """Sleep durably until a moment; one that has passed does not wait."""
+    """Sleep durably until a moment; one that has passed does not wait.
+
+    detent.sleep_until(datetime(2031, 1, 1, tzinfo=UTC))
+    """
     until = to_micros(check_moment("detent.sleep_until()", "moment", moment))
     frame = blocking_frame("sleep_until")
     if frame is None:
@@ -101,19 +106,28 @@ def sleep_until(moment: datetime) -> None:
 
 
 def now() -> datetime:
-    """The time, recorded: a replay sees the same."""
+    """The time, recorded: a replay sees the same.
+
+    deadline = detent.now() + timedelta(days=2)
+    """
     frame = blocking_frame("now")
     return datetime.now(UTC) if frame is None else frame.drive(frame.value("now", MISSING, datetime))
 
 
 def uuid() -> _uuid.UUID:
-    """A random UUID, recorded."""
+    """A random UUID, recorded.
+
+    token = str(detent.uuid())
+    """
     frame = blocking_frame("uuid")
     return _uuid.uuid4() if frame is None else frame.drive(frame.value("uuid", _uuid.uuid4, _uuid.UUID))
 
 
 def random() -> float:
-    """A random number from 0 to 1, recorded."""
+    """A random number from 0 to 1, recorded.
+
+    wait = 60 * detent.random()
+    """
     frame = blocking_frame("random")
     return _random.random() if frame is None else frame.drive(frame.value("random", _random.random, float))
 
@@ -122,6 +136,8 @@ def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
 ) -> Any:
     """Wait for a message, sent with `run.send(name, value)`; each is received once.
+
+        approved = detent.receive("approval", timeout=timedelta(days=2), default=False)
 
     When it does not come in time: `default` if there is one, else ReceiveTimeout.
     """
@@ -132,6 +148,8 @@ def receive(
 
 def publish(name: str, value: Any) -> None:
     """Show a value to anyone who asks: `run.published(name)` returns the latest.
+
+        detent.publish("progress", {"done": 3, "of": 10})
 
     In a workflow it is recorded.  In a step, a node or an effect it does not wait: the value is
     durable before the record of the step is, and stays if the step fails.
@@ -145,14 +163,23 @@ def publish(name: str, value: Any) -> None:
 
 
 def send(run_id: str, name: str, value: Any = None) -> None:
-    """Send a message to another run, exactly once."""
+    """Send a message to another run, exactly once.
+
+    detent.send(other_run_id, "approval", True)
+    """
     checked_send(run_id, name)
     frame = needed_frame("send", blocking=True)
     frame.drive(frame.send(run_id, name, value))
 
 
 def patched(id: str) -> bool:
-    """Guard a change of a workflow's code: True for runs that reach this point with the new code."""
+    """Guard a change of a workflow's code: True for runs that reach this point with the new code.
+
+    if detent.patched("new-tax"):
+        tax = new_tax(order_id)
+    else:
+        tax = old_tax(order_id)
+    """
     check_text("detent.patched()", "id", id, example="new-tax")
     frame = blocking_frame("patched")
     return True if frame is None else frame.drive(frame.patched(id))

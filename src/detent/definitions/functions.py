@@ -240,7 +240,13 @@ class Definition(Generic[P, R_co]):
 
 
 class Step(Definition[P, R_co]):
-    """A function whose result is remembered; see `detent.step`."""
+    """A function whose result is remembered; see `detent.step`.
+
+    @step
+    def charge(order_id: int) -> str: ...
+
+    handle = charge.spawn(42)  # in a workflow
+    """
 
     kind = "step"
 
@@ -379,7 +385,13 @@ class Step(Definition[P, R_co]):
 
 
 class FunctionWorkflow(Definition[P, R_co]):
-    """A durable function; see `detent.workflow`."""
+    """A durable function; see `detent.workflow`.
+
+    @workflow
+    def fulfil(order_id: int) -> str: ...
+
+    run = app.start(fulfil, 42)
+    """
 
     kind = "workflow"
 
@@ -418,7 +430,11 @@ class FunctionWorkflow(Definition[P, R_co]):
 
 
 class Child(Generic[P, R_co]):
-    """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`."""
+    """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`.
+
+    child = ship.options(id="ship-42", queue="mail")
+    label = child(42)
+    """
 
     def __init__(self, workflow: FunctionWorkflow[P, R_co], options: ChildOptions) -> None:
         self._workflow = workflow

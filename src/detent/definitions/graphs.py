@@ -54,8 +54,7 @@ class Graph:
         g.node("total", job=aggregate, depends_on=parts)
         run = app.start(g)
 
-    A node without `depends_on` follows the one before it; `depends_on=None` makes it begin
-    at once.
+    A node without `depends_on` follows the one before it; `depends_on=None` makes it begin at once.
     """
 
     def __init__(self, name: str) -> None:
@@ -552,7 +551,10 @@ def job_name(job: Any) -> str:
 
 
 class Template(Definition[P, None], Generic[P]):
-    """A graph with parameters: `app.start(month_end, user_id=7)` builds and freezes it."""
+    """A graph with parameters: `app.start(month_end, user_id=7)` builds and freezes it.
+
+    run = app.start(month_end, user_id=7)
+    """
 
     kind = "template"
 

@@ -57,6 +57,10 @@ def task(function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKe
 def cancel_if(condition: F, /) -> F:
     """Cancel the run before any of its nodes begins, when this is true; a decorator of a method.
 
+        @cancel_if
+        def account_closed(self) -> bool:
+            return self.hero.closed
+
     `cancel_if("account_closed")` and `cancel_if(lambda self: ...)` in the body do the same.
     """
     body = _body_of("cancel_if", sys._getframe(1).f_locals)
@@ -87,7 +91,11 @@ def on_exception(
 
 
 def job_options(*, queue: str | None = None, priority: int | None = None) -> None:
-    """On which queue, and how urgently, the nodes of this class run, unless they say it themselves."""
+    """On which queue, and how urgently, the nodes of this class run, unless they say it themselves.
+
+    class Report(detent.Workflow):
+        job_options(queue="reports", priority=-5)
+    """
     body = _body_of("job_options", sys._getframe(1).f_locals)
     check_queue_and_priority("job_options()", queue, priority)
     given = {"queue": queue, "priority": priority}
@@ -175,6 +183,7 @@ class Workflow(metaclass=WorkflowType):
 
     @property
     def run(self) -> RunInfo:
+        """The run that this node belongs to: its id, type and parent."""
         return self.ctx.run
 
     # Flow control

@@ -9,7 +9,13 @@ from .runs import RunError
 
 @facts
 class InvalidDecision(RunError):
-    """What `decide` returned is no decision, or one that cannot be carried out."""
+    """What `decide` returned is no decision, or one that cannot be carried out.
+
+    try:
+        app.execute(Order, Pay("o-1", 5))
+    except detent.InvalidDecision as error:
+        print(error.decider, error.reason)
+    """
 
     decider: str
     reason: str
@@ -39,7 +45,13 @@ class ReservedException(RunError):
 
 @facts
 class InvalidInput(PayloadError):
-    """An input that the decider does not take, or that does not say which instance it is for."""
+    """An input that the decider does not take, or that does not say which instance it is for.
+
+    try:
+        app.execute(Order, "pay")
+    except detent.InvalidInput as error:
+        print(error.decider, error.reason)
+    """
 
     decider: str
     input: str
@@ -51,7 +63,13 @@ class InvalidInput(PayloadError):
 
 @facts
 class UnreadableEvent(RunError):
-    """A stored event that today's code cannot read; nothing was changed."""
+    """A stored event that today's code cannot read; nothing was changed.
+
+    try:
+        app.state_at(Order, "o-1")
+    except detent.UnreadableEvent as error:
+        print(error.sequence, error.type, error.reason)
+    """
 
     instance: str
     sequence: int
@@ -67,7 +85,12 @@ class UnreadableEvent(RunError):
 
 
 class PermanentError(DetentError):
-    """Raise it in `handle` where trying again is of no use: the effect becomes a dead letter at once."""
+    """Raise it in `handle` where trying again is of no use: the effect becomes a dead letter at once.
+
+    async def handle(self, effect: SendEmail, ctx: EffectContext) -> None:
+        if "@" not in effect.to:
+            raise PermanentError(f"{effect.to!r} is not an address")
+    """
 
 
 @facts

@@ -9,6 +9,14 @@ from .runs import InvalidState, RunError
 
 @facts
 class GraphInvalid(DefinitionError):
+    """The nodes do not form a graph that can be run, for example because of a cycle.
+
+    try:
+        app.start(graph)
+    except detent.GraphInvalid as error:
+        print(error.problem)
+    """
+
     what: str
     problem: str
 
@@ -18,7 +26,13 @@ class GraphInvalid(DefinitionError):
 
 @facts
 class CannotReattempt(InvalidState):
-    """`state` says what stands in the way."""
+    """`state` says what stands in the way.
+
+    try:
+        run.reattempt("charge")
+    except detent.CannotReattempt as error:
+        print(error.node, error.state)
+    """
 
     node: str = ""
 
@@ -38,6 +52,14 @@ class NodeNotFound(RunError):
 
 @facts
 class StepNotDefined(RunError):
+    """A run waits at a node that its workflow class does not have any more.
+
+    try:
+        run.result()
+    except detent.StepNotDefined as error:
+        print(error.type, error.node)
+    """
+
     run_id: str
     type: str
     node: str
@@ -68,6 +90,14 @@ class AnonymousStepMoved(RunError):
 
 @facts
 class MissingJob(RunError):
+    """A frozen graph names a job that no worker includes.
+
+    try:
+        run.result()
+    except detent.MissingJob as error:
+        print(error.node, error.job)
+    """
+
     run_id: str
     job: str
     node: str
@@ -88,6 +118,14 @@ class MissingJob(RunError):
 
 @facts
 class GraphTampered(RunError):
+    """A stored graph is not the one that was frozen.
+
+    try:
+        run.result()
+    except detent.GraphTampered as error:
+        print(error.what, error.signature, error.actual)
+    """
+
     what: str
     signature: str
     actual: str

@@ -8,7 +8,13 @@ from .facts import facts
 
 
 class DetentError(Exception):
-    """Base of every error that Detent raises on purpose."""
+    """Base of every error that Detent raises on purpose.
+
+    try:
+        run.result(timeout=30)
+    except detent.DetentError as error:
+        log.warning("the run did not succeed: %s", error)
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls cls(*args), which fails for errors built from named
@@ -24,7 +30,11 @@ def _rebuild(cls: type[DetentError], args: tuple[Any, ...], fields: dict[str, An
 
 
 class DefinitionError(DetentError):
-    """A step, a workflow or an option of one is described wrongly."""
+    """A step, a workflow or an option of one is described wrongly.
+
+    @step(retry=5)  # DefinitionError: write retry=detent.Retry(attempts=...)
+    def charge(order_id: int) -> str: ...
+    """
 
 
 class ConfigurationError(DetentError):
@@ -34,6 +44,8 @@ class ConfigurationError(DetentError):
 @facts
 class InvalidArgument(ConfigurationError, TypeError, ValueError):
     """A public function was called with a value that it does not accept.
+
+        app.options(priority="high")  # InvalidArgument: priority must be a number
 
     It is also a TypeError and a ValueError, so code that expects those keeps working.
     """

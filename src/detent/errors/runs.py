@@ -12,6 +12,14 @@ class RunError(DetentError):
 
 @facts
 class RunNotFound(RunError):
+    """There is no run with this id.
+
+    try:
+        app.run("order-42")
+    except detent.RunNotFound as error:
+        print(error.run_id)
+    """
+
     run_id: str
 
     def __str__(self) -> str:
@@ -20,6 +28,14 @@ class RunNotFound(RunError):
 
 @facts
 class RunConflict(RunError):
+    """There is a run with this id already, and it is a run of something else.
+
+    try:
+        app.options(id="order-42").start(refund, 42)
+    except detent.RunConflict as error:
+        print(error.run_id, error.type)
+    """
+
     run_id: str
     type: str
     parent: str = ""  # of the child run that was to get the id; empty where it was no child
@@ -38,6 +54,14 @@ class RunConflict(RunError):
 
 @facts
 class AlreadyRunning(RunError):
+    """The hero has an active run of this workflow already; `allow_multiple=True` permits a second one.
+
+    try:
+        app.options(hero=user).start(Onboarding)
+    except detent.AlreadyRunning as error:
+        run = app.run(error.run_id)
+    """
+
     run_id: str
     type: str
     hero: str
@@ -51,6 +75,14 @@ class AlreadyRunning(RunError):
 
 @facts
 class InvalidState(RunError):
+    """The run is in a state in which this cannot be done.
+
+    try:
+        run.resume()
+    except detent.InvalidState as error:
+        print(error.state, error.hint)
+    """
+
     verb: str
     run_id: str
     state: str
@@ -64,6 +96,14 @@ class InvalidState(RunError):
 
 @facts
 class RunCanceled(RunError):
+    """The run was canceled.
+
+    try:
+        run.result()
+    except detent.RunCanceled as error:
+        print(error.run_id)
+    """
+
     run_id: str
 
     def __str__(self) -> str:
@@ -72,6 +112,14 @@ class RunCanceled(RunError):
 
 @facts
 class RunPaused(RunError):
+    """The run is paused; `run.resume()` continues it.
+
+    try:
+        run.result()
+    except detent.RunPaused as error:
+        print(error.reason)
+    """
+
     run_id: str
     reason: str
 
@@ -93,6 +141,14 @@ class RunFailed(RunError):
 
 @facts
 class ResultTimeout(RunError, TimeoutError):
+    """The run did not end in time; it continues.
+
+    try:
+        run.result(timeout=30)
+    except detent.ResultTimeout as error:
+        print(error.run_id, error.state)
+    """
+
     run_id: str
     state: str
     unserved: str = ""  # why no live worker executes the run; empty where one may
@@ -104,6 +160,14 @@ class ResultTimeout(RunError, TimeoutError):
 
 @facts
 class DeadlineExceeded(RunError):
+    """The run was not done at its deadline.
+
+    try:
+        app.options(deadline=60).start(fulfil, 42).result()
+    except detent.DeadlineExceeded as error:
+        print(error.run_id, error.deadline)
+    """
+
     run_id: str
     deadline: str
 
@@ -126,6 +190,14 @@ class LeaseLost(RunError):
 
 @facts
 class StepFailed(RunError):
+    """A step failed for good with an error that cannot be rebuilt from its record.
+
+    try:
+        charge(order_id)
+    except detent.StepFailed as error:
+        print(error.step, error.type, error.message)
+    """
+
     step: str
     type: str
     message: str
@@ -146,6 +218,14 @@ class WorkerTraceback(RunError):
 
 @facts
 class StepTimeout(RunError, TimeoutError):
+    """An attempt at a step took longer than its timeout.
+
+    try:
+        charge(order_id)
+    except detent.StepTimeout as error:
+        print(error.step, error.seconds)
+    """
+
     step: str
     seconds: float
 
@@ -163,6 +243,14 @@ class StepCrashed(RunError):
 
 @facts
 class ReceiveTimeout(RunError, TimeoutError):
+    """No message came in time.
+
+    try:
+        approved = detent.receive("approval", timeout=3600)
+    except detent.ReceiveTimeout as error:
+        print(error.name)
+    """
+
     name: str
 
     def __str__(self) -> str:

@@ -14,6 +14,10 @@ from .services import Threads
 class Transaction:
     """A connection to Detent's database, inside the step's transaction.
 
+        @step(transactional=True)
+        def debit(tx: detent.Transaction, account: str) -> None:
+            tx.execute("UPDATE accounts SET balance = balance - 1 WHERE id = ?", [account])
+
     `execute` and `cursor` are those of the driver; `connection` is the driver's
     own connection.  Commit and rollback belong to the step: it commits by
     returning, and rolls back by raising.
@@ -25,10 +29,12 @@ class Transaction:
 
     @property
     def connection(self) -> Any:
+        """The driver's own connection."""
         self._refuse_if_over()
         return self._tx.connection
 
     def cursor(self) -> Any:
+        """A new cursor of the driver."""
         return self.connection.cursor()
 
     def execute(self, statement: str, parameters: Any = None) -> Any:
@@ -49,6 +55,7 @@ class Transaction:
         return cursor
 
     def executemany(self, statement: str, parameters: Any) -> Any:
+        """Execute a statement once for each set of parameters, and return its cursor."""
         try:
             cursor = self.cursor()
             cursor.executemany(statement, parameters)
@@ -70,17 +77,25 @@ class Transaction:
             raise TransactionMisused("tx")
 
     def commit(self) -> None:
+        """Raise TransactionMisused: the step commits by returning."""
         raise TransactionMisused("commit")
 
     def rollback(self) -> None:
+        """Raise TransactionMisused: the step rolls back by raising."""
         raise TransactionMisused("rollback")
 
     def close(self) -> None:
+        """Raise TransactionMisused: the connection belongs to Detent."""
         raise TransactionMisused("close")
 
 
 class AsyncTransaction:
-    """The same for `async def` steps: statements run in a thread, one at a time, and are awaited."""
+    """The same for `async def` steps: statements run in a thread, one at a time, and are awaited.
+
+    @step(transactional=True)
+    async def debit(tx: detent.AsyncTransaction, account: str) -> None:
+        await tx.execute("UPDATE accounts SET balance = balance - 1 WHERE id = ?", [account])
+    """
 
     def __init__(self, tx: UserTx, threads: Threads) -> None:
         self._tx = tx
@@ -90,27 +105,34 @@ class AsyncTransaction:
 
     @property
     def connection(self) -> Any:
+        """The driver's own connection, which is a sync one."""
         return self._sync.connection
 
     async def execute(self, statement: str, parameters: Any = None) -> Any:
+        """Execute a statement, and return its cursor."""
         return await self.in_turn(lambda: self._sync.execute(statement, parameters))
 
     async def executemany(self, statement: str, parameters: Any) -> Any:
+        """Execute a statement once for each set of parameters, and return its cursor."""
         return await self.in_turn(lambda: self._sync.executemany(statement, parameters))
 
     async def fetchall(self, statement: str, parameters: Any = None) -> list[Any]:
+        """Execute a query, and return all rows."""
         rows: list[Any] = await self.in_turn(
             lambda: list(self._sync.execute(statement, parameters).fetchall())
         )
         return rows
 
     def commit(self) -> None:
+        """Raise TransactionMisused: the step commits by returning."""
         raise TransactionMisused("commit")
 
     def rollback(self) -> None:
+        """Raise TransactionMisused: the step rolls back by raising."""
         raise TransactionMisused("rollback")
 
     def close(self) -> None:
+        """Raise TransactionMisused: the connection belongs to Detent."""
         raise TransactionMisused("close")
 
     def leave(self) -> None:

@@ -65,7 +65,11 @@ def _expected(run_id: str, row: ExecutionRow, parents: list[ExecutionRow]) -> st
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Where the chain of a run does not hold."""
+    """Where the chain of a run does not hold.
+
+    for broken in run.verify():
+        print(broken.node, broken.stored, broken.expected)
+    """
 
     node: str
     attempt: int

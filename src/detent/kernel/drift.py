@@ -60,7 +60,11 @@ class Kind(StrEnum):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One place where the code does not follow the record; `step` is None for the run as a whole."""
+    """One place where the code does not follow the record; `step` is None for the run as a whole.
+
+    for difference in drifted.value.differences:
+        print(difference.step, difference.recorded, difference.now)
+    """
 
     kind: Kind
     step: str | None
@@ -83,7 +87,11 @@ class End(StrEnum):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """What came of a replay: where it ended, and the differences that it met."""
+    """What came of a replay: where it ended, and the differences that it met.
+
+    replayed = replay("run.json", fulfil)
+    print(replayed.end, replayed.edge)
+    """
 
     run_id: str
     workflow: str

@@ -25,6 +25,10 @@ DEEPEST = 50
 class Expression:
     """Something that will be known when a run comes there; operators on it are recorded.
 
+        total = g.node("total", job=aggregate)
+        with g.when(total.output["sum"] > 100):
+            g.node("approve", job=approve)
+
     Compare and compute as with the value itself; combine conditions with `&`, `|`
     and `~`; `.contains(x)` and `.length()` stand for `in` and `len()`.
     """

@@ -29,7 +29,11 @@ _SAFE = frozenset(" _-.,()/+!?'")  # beside letters and digits: what Mermaid tak
 
 @dataclass(frozen=True, slots=True)
 class TransitionInfo:
-    """In status `source`, `input` leads to `target`: declared, or seen `count` times, or both."""
+    """In status `source`, `input` leads to `target`: declared, or seen `count` times, or both.
+
+    for one in app.deciders.machine(Order).undeclared:
+        print(one.source, one.input, one.target, one.count)
+    """
 
     source: str
     input: str
@@ -41,12 +45,17 @@ class TransitionInfo:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """What tells it from other transitions: source, input and target."""
         return self.source, self.input, self.target
 
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """A status, and what is known of it."""
+    """A status, and what is known of it.
+
+    for state in app.deciders.machine(Order).states:
+        print(state.status, state.terminal)
+    """
 
     status: str
     initial: bool = False

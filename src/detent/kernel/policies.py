@@ -219,6 +219,7 @@ class ExceptionPolicy:
 
     @property
     def blanket(self) -> bool:
+        """Whether it is about every exception."""
         return not self.on
 
     def matches(self, error: BaseException) -> bool:

@@ -163,7 +163,11 @@ class Step(Row):
 
 
 class Error(msgspec.Struct, omit_defaults=True):
-    """An exception as it is stored."""
+    """An exception as it is stored.
+
+    if run.error is not None:
+        print(run.error.type, run.error.message, run.error.traceback)
+    """
 
     type: str
     message: str

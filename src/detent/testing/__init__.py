@@ -6,6 +6,7 @@ def test_fulfil(detent_app):
     assert run.result() == "receipt"
 """
 
+from ..kernel.drift import Difference, Replay
 from .apps import TestingApp
 from .clock import ManualClock
 from .crash_everywhere import WorkflowNotCrashSafe, crash_everywhere
@@ -16,8 +17,10 @@ from .replays import WorkflowDrifted, replay
 
 __all__ = [
     "DecidedOtherwise",
+    "Difference",
     "EffectRecorder",
     "ManualClock",
+    "Replay",
     "Story",
     "TestingApp",
     "WorkflowDrifted",

@@ -28,9 +28,11 @@ class ManualClock:
         return from_micros(self._now)
 
     def now(self) -> int:
+        """The time, in microseconds since 1970."""
         return self._now
 
     def wait(self, event: threading.Event, until: int | None) -> None:
+        """Wait until the event is set, or the clock has been moved to `until`."""
         with self._guard:
             if until is not None and until <= self._now:
                 return

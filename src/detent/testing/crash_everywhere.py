@@ -20,7 +20,11 @@ from .decider_crashes import DeciderTrial
 
 
 class WorkflowNotCrashSafe(AssertionError):
-    """A workflow comes out differently when it crashes; the message lists where."""
+    """A workflow comes out differently when it crashes; the message lists where.
+
+    with pytest.raises(WorkflowNotCrashSafe):
+        crash_everywhere(writes_outside_of_steps, 42)
+    """
 
 
 def crash_everywhere(

@@ -67,6 +67,8 @@ def given(
 ) -> Story[State, Input, Event, Effect]:
     """An instance to which these events have happened.
 
+        given(Order, [Created()]).when(Pay("o-1", 5)).then(events=[Paid(5)])
+
     Takes the class of a decider, or an object where it needs arguments.
     """
     plan = plan_decider(decider)
@@ -103,7 +105,11 @@ def _stored(bound: LoadedDecider, name: str, text: str, version: int, number: in
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Story(Generic[State, Input, Event, Effect]):
-    """What happened to an instance so far.  A story is a value: each method returns another one."""
+    """What happened to an instance so far.  A story is a value: each method returns another one.
+
+    story = given(Order, [Created()]).when(Pay("o-1", 5))
+    story.then(events=[Paid(5)])
+    """
 
     _bound: LoadedDecider
     _rows: tuple[EventRow, ...]

@@ -12,7 +12,11 @@ import msgspec
 
 
 class DecidedOtherwise(AssertionError):
-    """A decider did not decide as a test expects; the message shows where."""
+    """A decider did not decide as a test expects; the message shows where.
+
+    with pytest.raises(DecidedOtherwise):
+        given(Order).when(Create("o-1")).then(events=[])
+    """
 
 
 @dataclass(frozen=True)

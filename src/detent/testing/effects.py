@@ -21,6 +21,11 @@ F = TypeVar("F")
 class EffectRecorder(Generic[Effect]):
     """The effects of a decider, in the order in which they were handled; each attempt counts.
 
+        with record_effects(app, Order) as recorder:
+            app.execute(Order, Create("o-1"))
+            app.speedrun(Order, "o-1")
+        assert recorder.effects == [SendEmail("a@b.example")]
+
     As a context manager it ends with its block; `stop()` ends it by hand.
     """
 

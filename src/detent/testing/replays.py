@@ -21,7 +21,12 @@ from ..serialization.codec import Codec, Transform
 
 
 class WorkflowDrifted(AssertionError):
-    """A workflow does not follow a recorded run any more; the message lists where."""
+    """A workflow does not follow a recorded run any more; the message lists where.
+
+    with pytest.raises(WorkflowDrifted) as drifted:
+        replay("run.json", fulfil)
+    print(drifted.value.differences)
+    """
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
@@ -34,6 +39,7 @@ class WorkflowDrifted(AssertionError):
 
     @property
     def differences(self) -> tuple[Difference, ...]:
+        """What the code asks for, and what was recorded instead."""
         return self.replay.differences
 
 
