@@ -239,7 +239,7 @@ _HOMES = {
     "kernel.ancestry": "Broken",
     "kernel.expressions": "Expression",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
-    "kernel.model": "Error",
+    "kernel.rows": "Error",
     "kernel.policies": "ExceptionPolicy Retry",
     "definitions.projections": "Projection",
     "app.run": "Run Runs",

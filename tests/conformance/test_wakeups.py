@@ -474,8 +474,8 @@ def cut_off(store: Store, liveness: Liveness) -> None:
 
 TAKE_OFFICE = """
 import sys
-from detent.kernel.model import WorkerRow
-from detent.stores.opening import open_store
+from detent.kernel.rows import WorkerRow
+from detent.stores.open import open_store
 url, id, lock_no = sys.argv[1:]
 liveness = open_store(url).driver.liveness()
 liveness.take(WorkerRow(id=id, name="", pid=0, queues="", concurrency=0, lock_no=int(lock_no),

@@ -29,7 +29,7 @@ from .primitives import Primitives
 from .scheduler import Scheduler
 
 REAL = {"threading": threading, "time": time, "queue": queue}
-LEFT_ALONE = ("detent.cli", "detent.testing", "detent.context")
+LEFT_ALONE = ("detent.cli", "detent.testing", "detent.definitions.context")
 
 
 class _Asyncio:
