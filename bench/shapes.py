@@ -56,7 +56,7 @@ async def _many(url: str, workflow: Any, runs: int) -> protocol.Window:
         await (await app.start(workflow, 0)).result()
         with window() as seen:
             started = await app.start_many(workflow, [(number,) for number in range(runs)])
-            await asyncio.gather(*(run.result() for run in started))
+            await app.results(started)
         return seen
 
 
@@ -68,7 +68,7 @@ def single_runs(kind: str, url: str) -> list[Figure]:
             await (await app.start(workflows.one_step, 0)).result()
             with window() as seen:
                 started = [await app.start(workflows.one_step, number) for number in range(SINGLES)]
-                await asyncio.gather(*(run.result() for run in started))
+                await app.results(started)
             return seen
 
     return [rate("singles", SINGLES, asyncio.run(main()))]

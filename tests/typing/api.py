@@ -70,6 +70,8 @@ def sync_face(app: detent.App) -> None:
     assert_type(run, detent.Run[str])
     assert_type(run.result(), str)
     assert_type(app.start(crawl, "u").result(), int)
+    assert_type(app.results([run]), list[str])
+    assert_type(app.results([run], return_exceptions=True), list[str | Exception])
     app.start(fulfil, "42")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     app.start(fulfil)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     facts: dict[str, str | int | bool] = {"customer": "acme", "amount": 12}
@@ -97,6 +99,8 @@ async def async_face(app: detent.AsyncApp) -> None:
     run = await app.start(crawl, "u")
     assert_type(run, AsyncRun[int])
     assert_type(await run.result(), int)
+    assert_type(await app.results([run]), list[int])
+    assert_type(await app.results([run], return_exceptions=True), list[int | Exception])
     assert_type(await app.runs.failed(type="crawl"), list[AsyncRun[Any]])
     assert_type(app.runs.each(cursor=run), AsyncIterator[AsyncRun[Any]])
     assert_type(await app.gc(older_than=timedelta(days=30)), int)

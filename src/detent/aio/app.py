@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ..app import deciders as deciding
 from ..app.app import App
@@ -25,7 +25,7 @@ from ..events import Event
 from ..kernel.operations import Operation, Start
 from ..keywords import shows
 from .deciders import AsyncDeadLetters, AsyncDeciders
-from .run import AsyncRun, AsyncRuns
+from .run import AsyncRun, AsyncRuns, results_of
 from .starters import AsyncStarts
 from .threads import in_thread
 
@@ -206,6 +206,37 @@ class AsyncApp(AsyncStarts):
         """The run of that id."""
         check_stored_id("app.run()", "id", id)
         return AsyncRun(self.engine, await in_thread(lambda: self.engine.row(id)))
+
+    @overload
+    async def results(
+        self,
+        runs: Iterable[AsyncRun[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+        wait_paused: bool = False,
+    ) -> list[R]: ...
+    @overload
+    async def results(
+        self,
+        runs: Iterable[AsyncRun[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+        wait_paused: bool = False,
+    ) -> list[R | Exception]: ...
+    async def results(
+        self,
+        runs: Iterable[AsyncRun[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+        wait_paused: bool = False,
+    ) -> list[Any]:
+        """Wait for many runs, and return their values in the same order; see `App.results`."""
+        return await results_of(
+            self.engine, runs, timeout=timeout, return_exceptions=return_exceptions, wait_paused=wait_paused
+        )
 
     @property
     def runs(self) -> AsyncRuns:

@@ -13,16 +13,18 @@ from ..app.engine import Engine
 from ..app.graphs import NodeState
 from ..app.listing import Filters, RunQueries, Walk, find_runs
 from ..app.outcomes import end_for_body
-from ..app.views import Execution, HistoryEvent, RunFacts, ended_row, executions_of, history_of
+from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
+from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from ..app.waiters import found
-from ..arguments import check_message, check_text, check_timeout
+from ..arguments import check_flag, check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..definitions.context import current_frame, current_step
 from ..errors import ResultTimeout
 from ..kernel.ancestry import Broken
 from ..kernel.drawing import to_dot, to_mermaid
-from ..kernel.rows import RunEnd, RunRow, RunState
+from ..kernel.rows import RunEnd, RunState
 from .threads import in_thread
+from .waits import now
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -34,15 +36,6 @@ class AsyncRun(RunFacts, Generic[R]):
     run = await app.start(fulfil, 42)
     print(await run.result(timeout=30))
     """
-
-    def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
-        self._engine = engine
-        self._row = row
-        self._fresh = fresh
-
-    @property
-    def _machinery(self) -> Engine:
-        return self._engine
 
     async def refresh(self) -> Self:
         """Read it again; see `Run.refresh`."""
@@ -59,8 +52,7 @@ class AsyncRun(RunFacts, Generic[R]):
             end = await frame.adrive(frame.outcome_of(self.id, span))
         else:
             end = engine.waiters.recent(self.id) or await self._wait(seconds, wait_paused=wait_paused)
-        self._row = ended_row(self._row, end)
-        return cast(R, engine.outcome(self._row, end))
+        return cast(R, self._ended(end))
 
     async def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._engine
@@ -184,6 +176,54 @@ class AsyncRun(RunFacts, Generic[R]):
     async def history(self) -> list[HistoryEvent]:
         """What happened to this run, in order; see `Run.history`."""
         return await in_thread(lambda: history_of(self._engine, self._row))
+
+
+async def results_of(
+    engine: Engine,
+    runs: Any,
+    *,
+    timeout: timedelta | float | None,
+    return_exceptions: bool,
+    wait_paused: bool,
+) -> list[Any]:
+    """Wait for many runs; see `App.results`."""
+    seconds = check_timeout(RESULTS, timeout)
+    keep = check_flag(RESULTS, "return_exceptions", return_exceptions)
+    given = checked_runs(engine, runs, AsyncRun)
+    if current_frame("results") is not None:
+        return await _one_by_one(engine, given, seconds, keep=keep)
+    if not given:
+        return []
+    if engine.store.inside() is not None:
+        ends = await in_thread(lambda: ends_for_body(engine, given, wait_paused=wait_paused))
+        return outcomes(given, ends, return_exceptions=keep)
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    crowd = Crowd(engine, given, over.set, wait_paused=wait_paused, keep_errors=keep, loop=loop)
+    try:
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    except TimeoutError:
+        await in_thread(crowd.give_up)
+    finally:
+        crowd.close()
+    return outcomes(given, crowd.ends, return_exceptions=keep)
+
+
+async def _one_by_one(
+    engine: Engine, runs: list[AsyncRun[Any]], seconds: float | None, *, keep: bool
+) -> list[Any]:
+    """In a workflow each result is a durable call, and the moment from which the timeout counts too."""
+    begun = None if seconds is None else await now()
+    values: list[Any] = []
+    for run in runs:
+        try:
+            values.append(await run.result(timeout=left_of(engine, seconds, begun)))
+        except Exception as error:
+            if not keep:
+                raise
+            values.append(error)
+    return values
 
 
 class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ..arguments import check_stored_id
 from ..definitions.context import current_frame, replaying
@@ -19,7 +19,7 @@ from .deciders import only_id
 from .engine import Engine
 from .executions import find_executions
 from .reports import subscribe
-from .run import Run, Runs
+from .run import Run, Runs, results_of
 from .settings import (
     APP_DEFAULTS,
     START_DEFAULTS,
@@ -225,6 +225,42 @@ class App(Starts):
     def run(self, id: str) -> Run[Any]:
         """The run of that id."""
         return Run(self.engine, self.engine.row(check_stored_id("app.run()", "id", id)))
+
+    @overload
+    def results(
+        self,
+        runs: Iterable[Run[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: Literal[False] = False,
+        wait_paused: bool = False,
+    ) -> list[R]: ...
+    @overload
+    def results(
+        self,
+        runs: Iterable[Run[R]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool,
+        wait_paused: bool = False,
+    ) -> list[R | Exception]: ...
+    def results(
+        self,
+        runs: Iterable[Run[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+        wait_paused: bool = False,
+    ) -> list[Any]:
+        """Wait for many runs, and return their values in the same order.
+
+        Raises as soon as one of the runs has ended with an error, what `run.result()` would raise.
+        `return_exceptions=True` waits for all of them, and puts errors in the places of values.
+        `timeout` counts for all of them together.
+        """
+        return results_of(
+            self.engine, runs, timeout=timeout, return_exceptions=return_exceptions, wait_paused=wait_paused
+        )
 
     @property
     def runs(self) -> Runs:

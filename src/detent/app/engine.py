@@ -434,15 +434,27 @@ class Engine(Control):
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Waiter:
         """Call `wake` with the run's end, once; `waiters.remove` stops that."""
+        waiter = self.waiter_for(row, wake, wants_pauses=wants_pauses, fresh=fresh, loop=loop)
+        self.waiters.add(waiter)
+        return waiter
+
+    def waiter_for(
+        self,
+        row: RunRow,
+        wake: Callable[[RunEnd], None],
+        *,
+        wants_pauses: bool,
+        fresh: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Waiter:
+        """The same for a caller that adds many waiters at once."""
         ask_database("the result of a run")
         if self.worker is None:
             self._listening.start()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
         # One that our worker does not hold may be over already: another was quicker.
         fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
-        waiter = Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
-        self.waiters.add(waiter)
-        return waiter
+        return Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
 
     def _alone(self) -> bool:
         return self.worker is not None and self.worker.alone

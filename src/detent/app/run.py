@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from ..arguments import check_message, check_text, check_timeout
+from ..arguments import check_flag, check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..definitions.context import current_step
-from ..definitions.durable import blocking_frame
+from ..definitions.durable import blocking_frame, now
 from ..errors import ResultTimeout
 from ..kernel.ancestry import Broken
 from ..kernel.drawing import to_dot, to_mermaid
-from ..kernel.rows import RunEnd, RunRow, RunState
+from ..kernel.rows import RunEnd, RunState
 from . import bulk, graphs
 from .bulk import Changed
 from .engine import Engine
 from .graphs import NodeState
 from .listing import Filters, RunQueries, Walk, find_runs
 from .outcomes import end_for_body
-from .views import Execution, HistoryEvent, RunFacts, ended_row, executions_of, history_of
+from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
+from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from .waiters import found
 
 R = TypeVar("R")
@@ -36,15 +38,6 @@ class Run(RunFacts, Generic[R]):
 
     What it knows is as of the last `refresh()`; waiting and control refresh it.
     """
-
-    def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
-        self._engine = engine
-        self._row = row
-        self._fresh = fresh  # just started here, and never asked for since
-
-    @property
-    def _machinery(self) -> Engine:
-        return self._engine
 
     def refresh(self) -> Self:
         """Read it again."""
@@ -65,8 +58,7 @@ class Run(RunFacts, Generic[R]):
             end = frame.drive(frame.outcome_of(self.id, None if seconds is None else span_micros(seconds)))
         else:
             end = engine.waiters.recent(self.id) or self._wait(seconds, wait_paused=wait_paused)
-        self._row = ended_row(self._row, end)
-        return cast(R, engine.outcome(self._row, end))
+        return cast(R, self._ended(end))
 
     def _wait(self, timeout: float | None, *, wait_paused: bool) -> RunEnd:
         engine = self._engine
@@ -177,6 +169,48 @@ class Run(RunFacts, Generic[R]):
     def history(self) -> list[HistoryEvent]:
         """What happened to this run, in order."""
         return history_of(self._engine, self._row)
+
+
+def results_of(
+    engine: Engine,
+    runs: Any,
+    *,
+    timeout: timedelta | float | None,
+    return_exceptions: bool,
+    wait_paused: bool,
+) -> list[Any]:
+    """Wait for many runs; see `App.results`."""
+    seconds = check_timeout(RESULTS, timeout)
+    keep = check_flag(RESULTS, "return_exceptions", return_exceptions)
+    given = checked_runs(engine, runs, Run)
+    if blocking_frame(RESULTS, "await the results of runs of detent.AsyncApp") is not None:
+        return _one_by_one(engine, given, seconds, keep=keep)
+    if not given:
+        return []
+    if engine.store.inside() is not None:
+        return outcomes(given, ends_for_body(engine, given, wait_paused=wait_paused), return_exceptions=keep)
+    over = threading.Event()
+    crowd = Crowd(engine, given, over.set, wait_paused=wait_paused, keep_errors=keep)
+    try:
+        if not over.wait(seconds):
+            crowd.give_up()
+    finally:
+        crowd.close()
+    return outcomes(given, crowd.ends, return_exceptions=keep)
+
+
+def _one_by_one(engine: Engine, runs: list[Run[Any]], seconds: float | None, *, keep: bool) -> list[Any]:
+    """In a workflow each result is a durable call, and the moment from which the timeout counts too."""
+    begun = None if seconds is None else now()
+    values: list[Any] = []
+    for run in runs:
+        try:
+            values.append(run.result(timeout=left_of(engine, seconds, begun)))
+        except Exception as error:
+            if not keep:
+                raise
+            values.append(error)
+    return values
 
 
 class Runs(RunQueries[list[Run[Any]]]):

@@ -108,11 +108,10 @@ def id_of(where: str, argument: str, run: Any) -> str:
 class RunFacts:
     """What is known of a run without asking again; `Run` and `AsyncRun` share it."""
 
-    _row: RunRow
-
-    @property
-    def _machinery(self) -> Engine:
-        raise NotImplementedError
+    def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
+        self._engine = engine
+        self._row = row
+        self._fresh = fresh  # just started here, and never asked for since
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.type}, {self.state}>"
@@ -166,7 +165,7 @@ class RunFacts:
     @property
     def input(self) -> Call:
         """What it was started with, decoded: `input.args`, `input.kwargs`."""
-        return Reader(self._machinery).call(self.type, self._row.input) or Call((), {})
+        return Reader(self._engine).call(self.type, self._row.input) or Call((), {})
 
     @property
     def error(self) -> Error | None:
@@ -202,6 +201,11 @@ class RunFacts:
     def row(self) -> RunRow:
         """All that is stored of it."""
         return self._row
+
+    def _ended(self, end: RunEnd) -> Any:
+        """Note how the run ended; returns its value, or raises its error."""
+        self._row = ended_row(self._row, end)
+        return self._engine.outcome(self._row, end)
 
 
 def cursor_of(row: RunRow) -> str:

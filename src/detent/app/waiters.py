@@ -90,15 +90,23 @@ class Waiters:
             while len(self._expected) > KEPT:
                 self._expected.popitem(last=False)
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, *waiters: Waiter) -> None:
+        """Wait for these runs; a waiter whose run has just finished here is told at once."""
+        told: list[tuple[Waiter, RunEnd]] = []
         with self._guard:
             if self._thread is None:
                 self._closed = False
                 thread = threading.Thread(target=self._look_on, name="detent-waiter", daemon=True)
                 thread.start()  # may raise: then no thread runs, and the next waiter tries again
                 self._thread = thread
-            self._waiting.setdefault(waiter.run_id, []).append(waiter)
-        if not waiter.looked:
+            for waiter in waiters:
+                end = self._finished.get(waiter.run_id)
+                if end is None:
+                    self._waiting.setdefault(waiter.run_id, []).append(waiter)
+                else:
+                    told.append((waiter, end))
+        _wake(told)
+        if not all(waiter.looked for waiter in waiters):
             self._news.set()
 
     def why_unserved(self, waiter: Waiter) -> str:
@@ -107,9 +115,10 @@ class Waiters:
             return ""
         return why_unserved(waiter.row, alive(self._store))
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, *waiters: Waiter) -> None:
         with self._guard:
-            self._forget(waiter)
+            for waiter in waiters:
+                self._forget(waiter)
 
     def ended(self, ends: Sequence[tuple[str, RunEnd]]) -> None:
         """Runs ended, or paused, as this process knows first."""
