@@ -172,15 +172,18 @@ def test_a_whole_table_is_seen(filled: Store) -> None:
 
 def test_recording_is_one_statement(filled: Store) -> None:
     [claimed] = filled.claim("w1", queues=["default"], jobs=["job0"], tokens=["t"], now=NOW)
-    quick = filled.driver.quick([recording(claimed, new_step(claimed.run_id, "fresh"))])
+    quick = filled.driver.quick([recording(claimed, new_step(claimed.run_id, "fresh"))], helpers_wanted=False)
     assert quick is not None
 
 
-def test_the_quick_end_of_a_function_goes_through_indexes(filled: Store) -> None:
-    end = getattr(filled.driver, "_quick_end", None)
-    if end is None:
+@pytest.mark.parametrize("verb", ["start", "end"])
+def test_quick_starts_and_ends_of_functions_go_through_indexes(filled: Store, verb: str) -> None:
+    statement = getattr(filled.driver, f"_quick_{verb}", None)
+    if statement is None:
         assert filled.dialect != "postgres"
         return
+    facts = {"worker": "w1", "channel": "detent", "payload": ""}
+    given = {name: value for name, value in facts.items() if f"%({name})s" in statement}
     with filled._writer.transaction() as tx:
-        rows = tx.query(f"EXPLAIN {end}", worker="w1", rows=PARAMETERS["rows"])
+        rows = tx.query(f"EXPLAIN {statement}", rows=PARAMETERS["rows"], **given)
     assert not whole_tables(filled.dialect, "\n".join(row[0] for row in rows))

@@ -1,10 +1,17 @@
 """Starting runs: once per id, once per hero, whole or not at all."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from detent.errors import AlreadyRunning, RunConflict
 from detent.kernel.operations import Start, Started
-from detent.stores.driver import Trouble
+from detent.kernel.rows import Lease, NewExecution
+from detent.stores.batch.apply import take_lease
+from detent.stores.batch.fast_paths import quick_batch
+from detent.stores.driver import Line, Trouble
 from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
@@ -20,6 +27,7 @@ from tests.conformance.builders import (
     new_run,
     new_step,
     one,
+    recording,
     settling,
     start,
     state_of,
@@ -231,3 +239,95 @@ def _start_as_the_committer_does(store: Store, operation: Start) -> object:
         if store.driver.trouble(error) is not Trouble.UNIQUE:
             raise
         return store.explain_conflict(operation)
+
+
+# Starts in one statement (quick.py)
+
+
+def lease(row: NewExecution, worker: str) -> NewExecution:
+    take_lease(row, Lease(worker=worker, token=f"token of {row.run_id}"))
+    return row
+
+
+def begins(run: str, worker: str | None = None, **given: Any) -> Start:
+    main = new_main(run, precedence=-given.get("priority", 0))
+    return Start(runs=[new_run(run, **given)], executions=[main if worker is None else lease(main, worker)])
+
+
+def rows_of(store: Store, run: str) -> list[str]:
+    """The rows of a run, without its id."""
+    with store._reading() as tx:
+        found = [
+            *tx.query(f"SELECT * FROM detent_runs WHERE id = '{run}'"),
+            *tx.query(f"SELECT * FROM detent_executions WHERE run_id = '{run}'"),
+        ]
+    return [repr(row).replace(run, "?") for row in found]
+
+
+@pytest.mark.parametrize("worker", [None, "w1"], ids=["ready", "leased"])
+def test_both_ways_of_starting_write_the_same_rows(store: Store, worker: str | None) -> None:
+    enlist(store, "w1")
+    one(store, begins("quick", worker, priority=3, input='{"args":[1]}'))
+    store.apply([begins("slow!", worker, priority=3, input='{"args":[1]}')], line=Line.SPLIT)
+    assert rows_of(store, "quick") == rows_of(store, "slow!")
+    assert len(rows_of(store, "quick")) == 2
+
+
+def test_a_start_that_waits_for_a_worker_says_so(store: Store) -> None:
+    enlist(store, "w1")
+    assert store.apply([begins("ready")]).made_ready
+    assert not store.apply([begins("leased", "w1")]).made_ready
+    assert store.apply([begins("one", "w1"), begins("two")]).made_ready
+
+
+def test_a_start_goes_with_records_and_ends_in_one_batch(store: Store) -> None:
+    enlist(store, "w1")
+    one(store, start("run"))
+    [claimed] = claim(store, "w1")
+    applied = store.apply(
+        [
+            begins("next", "w1"),
+            recording(claimed, new_step("run", "charge", result="1")),
+            settling(claimed, result="2"),
+            begins("after"),
+        ]
+    )
+    assert applied.answers[0] == [Started(id="next", created=True)]
+    assert [step.result for step in store.journal(["run"])["run"]] == ["1"]
+    assert [state_of(store, run) for run in ("run", "next", "after")] == ["completed", "executing", "ready"]
+    assert execution(store, "next").worker == "w1"
+
+
+def test_a_leased_start_of_a_dead_worker_is_ready_for_others(store: Store) -> None:
+    enlist(store, "w2")
+    applied = store.apply([begins("run", "w1"), begins("other")])
+    assert [answer[0].created for answer in applied.answers] == [True, True]
+    assert applied.made_ready
+    row = execution(store, "run")
+    assert (row.state, row.worker, row.started_at) == ("ready", None, None)
+
+
+NOT_PLAIN: dict[str, Callable[[], Start]] = {
+    "a chosen id": lambda: replace(begins("run"), chosen=True),
+    "a deadline": lambda: begins("run", deadline=NOW + SECOND),
+    "attributes": lambda: begins("run", attributes={"customer": "acme"}),
+    "a hero": lambda: begins("run", hero_type="Order", hero_id="7", exclusive=1),
+    "a parent": lambda: begins("run", parent="other", parent_key="child"),
+    "a graph": lambda: begins("run", kind="class"),
+    "a delay": lambda: Start(
+        runs=[new_run("run")],
+        executions=[new_main("run", state="timer", scheduled_for=NOW + SECOND)],
+    ),
+    "a journal": lambda: replace(begins("run"), steps=[new_step("run")]),
+    "a bad name": lambda: begins("run", type="ends with a space "),
+    "several workers": lambda: Start(
+        runs=[new_run("a"), new_run("b")],
+        executions=[lease(new_main("a"), "w1"), lease(new_main("b"), "w2")],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_PLAIN)
+def test_a_start_with_more_to_write_goes_the_long_way(what: str) -> None:
+    assert quick_batch([begins("run")]) is not None
+    assert quick_batch([NOT_PLAIN[what]()]) is None

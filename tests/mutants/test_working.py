@@ -59,6 +59,34 @@ MUTANTS = [
         ("conformance/test_settle.py::test_of_two_settles_in_one_batch_one_is_stale[sqlite-straight]",),
     ),
     Mutant(
+        "a start in one statement is leased to a dead worker",
+        "stores/postgres/dialect.py",
+        """\
+ WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM liveness)),
+""",
+        """\
+),
+""",
+        ("conformance/test_start.py::test_a_leased_start_of_a_dead_worker_is_ready_for_others[postgres]",),
+    ),
+    Mutant(
+        "a start in one statement forgets what it does not write",
+        "stores/batch/fast_paths.py",
+        """\
+    if run != plain:
+        return False
+""",
+        "",
+        ("conformance/test_start.py::test_a_start_with_more_to_write_goes_the_long_way[a deadline]",),
+    ),
+    Mutant(
+        "a start in one statement does not call the worker",
+        "stores/store.py",
+        "return batches.Applied(answers, made_ready=way.made_ready)",
+        "return batches.Applied(answers)",
+        ("conformance/test_start.py::test_a_start_that_waits_for_a_worker_says_so[postgres]",),
+    ),
+    Mutant(
         "a worker that was declared dead records a step",
         "stores/batch/apply.py",
         """\

@@ -170,6 +170,7 @@ class Way(msgspec.Struct):
 
     apply: Callable[[Tx], list[Any]]  # the answers; None for each operation that goes the long way
     alone: bool = True  # a single statement, which needs no transaction around it
+    made_ready: bool = False  # something that it starts waits for a worker
 
 
 class Driver(Protocol):
@@ -299,8 +300,11 @@ class Driver(Protocol):
 
     def is_missing_table(self, error: BaseException) -> bool: ...
 
-    def quick(self, operations: Sequence[Operation]) -> Way | None:
-        """A quicker way to apply this batch, where there is one (quick.py)."""
+    def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
+        """A quicker way to apply this batch, where there is one (quick.py).
+
+        `helpers_wanted`: notify other processes of what it makes ready.
+        """
         ...
 
     def notify(self, tx: Tx, payload: str) -> None:

@@ -29,7 +29,7 @@ from ..kernel.rows import (
 from . import migrate as migrations
 from .batch import apply as batches
 from .claim_cursor import ClaimCursor
-from .driver import Line, SlotOffer, Slots, Trouble, Tx, batch, rows_to
+from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch, rows_to
 from .verbs import cancel as canceling
 from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
 from .verbs.deciders import DeciderVerbs
@@ -87,12 +87,15 @@ class Store(DeciderVerbs):
 
         Twice: settles and parks are stale, messages are dropped, records change nothing.
         """
-        answers = self._quickly(operations) if line in (None, Line.MAIN) else None
-        if answers is None:
+        way = None
+        if line in (None, Line.MAIN):
+            way = self.driver.quick(operations, helpers_wanted=helpers_wanted)
+        answers = None if way is None else self._quickly(way)
+        if way is None or answers is None:
             return self._slowly(operations, helpers_wanted, slots, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
         if not left:
-            return batches.Applied(answers)
+            return batches.Applied(answers, made_ready=way.made_ready)
         try:
             rest = self._slowly([operations[number] for number in left], helpers_wanted, slots, line)
         except Exception as error:
@@ -102,6 +105,7 @@ class Store(DeciderVerbs):
         for number, answer in zip(left, rest.answers, strict=True):
             answers[number] = answer
         rest.answers = answers
+        rest.made_ready = rest.made_ready or way.made_ready
         return rest
 
     def _slowly(
@@ -129,11 +133,8 @@ class Store(DeciderVerbs):
             slot_offer.withdraw()
             raise
 
-    def _quickly(self, operations: Sequence[Operation]) -> list[Any] | None:
+    def _quickly(self, way: Way) -> list[Any] | None:
         """The answers, None for what goes the long way; or None where all of it does."""
-        way = self.driver.quick(operations)
-        if way is None:
-            return None
         self.refuse_inside("a write")
         try:
             return self._writer.perform(way.apply, alone=way.alone)

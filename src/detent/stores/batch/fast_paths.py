@@ -1,23 +1,37 @@
-"""The commonest batches in one or two statements: records of steps, and ends of functions.
+"""The commonest batches in a few statements: starts and ends of functions, and records of steps.
 
-A driver applies them by statements of its own, without reading first.  Each statement checks under its
-locks what the long way (batch.py) would have read.  Where it does not find that, it writes nothing, and
-the long way tells why.
+A driver applies them by statements of its own, one for each kind, without reading first.  Each statement
+checks under its locks what the long way (batch.py) would have read.  Where it does not find that, it
+writes nothing, and the long way tells why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from ...kernel.operations import Operation, Record, Settle, Settled, Verdict
-from ...kernel.rows import RunState, Step
+from ...kernel.operations import Operation, Record, Settle, Settled, Start, Started, Verdict
+from ...kernel.rows import MAIN, ExecutionState, NewExecution, NewRun, RunState, Step
 from ..driver import Tx, Way
-from .names import unfit
+from .names import unfit, unfit_run
 
+MOST_STARTS = 10_000  # runs in one statement
+LARGEST_INPUTS = 4 * 1024 * 1024  # characters of their inputs together
 ENDED = (RunState.FINISHED, RunState.FAILED)
+
+
+class Beginning(msgspec.Struct, gc=False):
+    """The start of a function that is due at once; with a token, our worker holds it from the beginning."""
+
+    id: str
+    type: str
+    queue: str
+    priority: int
+    input: str
+    created_at: int
+    token: str | None
 
 
 class End(msgspec.Struct, gc=False):
@@ -39,16 +53,34 @@ class Quick(msgspec.Struct):
     """A batch that a driver may apply by statements of its own."""
 
     operations: Sequence[Operation]
-    worker: str
+    worker: str  # empty: no worker writes here
+    starts: list[Beginning]
     steps: list[Step]
     ends: list[End]
 
-    def answers(self, *, recorded: bool, ended: set[str]) -> list[Any]:
+    @property
+    def wants_help(self) -> bool:
+        """Whether a start is for other processes."""
+        return any(isinstance(op, Start) and op.remote for op in self.operations)
+
+    @property
+    def makes_ready(self) -> bool:
+        """Whether a start waits for a worker to claim it."""
+        return any(start.token is None for start in self.starts)
+
+    def answers(
+        self, *, started: bool = False, recorded: bool = False, ended: Collection[str] = ()
+    ) -> list[Any]:
         """What each operation came to; None where the long way has to tell."""
-        return [
-            (Verdict.APPLIED if recorded else None) if isinstance(op, Record) else _answer(op, ended)
-            for op in self.operations
-        ]
+        answers: list[Any] = []
+        for op in self.operations:
+            if isinstance(op, Record):
+                answers.append(Verdict.APPLIED if recorded else None)
+            elif isinstance(op, Start):
+                answers.append([Started(id=run.id, created=True) for run in op.runs] if started else None)
+            else:
+                answers.append(_answer(op, ended))
+        return answers
 
 
 def records_only(
@@ -56,14 +88,15 @@ def records_only(
 ) -> Way | None:
     """The way of a driver that has a statement for records; None for any other batch."""
     found = quick_batch(operations)
-    if found is None or found.ends:
+    if found is None or found.ends or found.starts:
         return None
-    return Way(lambda tx: found.answers(recorded=record(tx, found.worker, found.steps), ended=set()))
+    return Way(lambda tx: found.answers(recorded=record(tx, found.worker, found.steps)))
 
 
 def quick_batch(operations: Sequence[Operation]) -> Quick | None:
-    """The steps and ends of a batch in which one worker records steps and ends functions; or None."""
-    worker = None
+    """The rows of a batch of starts of functions, and of records and ends by one worker; or None."""
+    worker = ""
+    starts: list[Beginning] = []
     steps: dict[tuple[str, str], Step] = {}
     ends: dict[str, End] = {}
     for op in operations:
@@ -74,20 +107,78 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
                 if (step.run_id, step.key) in steps or unfit(step) is not None:
                     return None
                 steps[step.run_id, step.key] = step
+            writer = op.worker
         elif isinstance(op, Settle):
             end = _end_of(op)
             if end is None or end.run_id in ends:
                 return None
             ends[end.run_id] = end
+            writer = op.worker
+        elif isinstance(op, Start):
+            begun = _beginnings_of(op)
+            if begun is None or len(starts) + len(begun) > MOST_STARTS:
+                return None
+            starts += begun
+            writer = next((row.worker for row in op.executions if row.worker is not None), worker)
         else:
             return None
-        if worker is not None and op.worker != worker:
+        if worker and writer != worker:
             return None
-        worker = op.worker
-    if worker is None or not (steps or ends):
+        worker = writer
+    if not (starts or steps or ends):
         return None
     # In the order of the keys, as all tables are written.
-    return Quick(operations, worker, [steps[key] for key in sorted(steps)], [ends[id] for id in sorted(ends)])
+    return Quick(
+        operations,
+        worker,
+        sorted(starts, key=lambda start: start.id),
+        [steps[key] for key in sorted(steps)],
+        [ends[id] for id in sorted(ends)],
+    )
+
+
+def _beginnings_of(op: Start) -> list[Beginning] | None:
+    """The functions that begin; None for any other start."""
+    if op.chosen or op.steps or op.graphs or op.ended or op.readiness or op.ends:
+        return None
+    if not op.runs or len(op.runs) != len(op.executions) or len(op.runs) > MOST_STARTS:
+        return None
+    if sum(len(run.input) for run in op.runs) > LARGEST_INPUTS:
+        return None
+    begun: list[Beginning] = []
+    for run, main in zip(op.runs, op.executions, strict=True):
+        if not _is_plain(run, main) or main.worker != op.executions[0].worker or unfit_run(run) is not None:
+            return None
+        begun.append(
+            Beginning(run.id, run.type, run.queue, run.priority, run.input, run.created_at, main.token)
+        )
+    return begun
+
+
+def _is_plain(run: NewRun, main: NewExecution) -> bool:
+    """Whether the rows of a start hold only what a `Beginning` says, and defaults for the rest."""
+    plain = NewRun(run.id, run.type, "function", run.queue, run.priority, run.input, run.created_at)
+    if run != plain:
+        return False
+    state, deliveries, started_at = ExecutionState.READY, 0, None
+    if main.token is not None:
+        state, deliveries, started_at = ExecutionState.EXECUTING, 1, run.created_at
+    return main == NewExecution(
+        run.id,
+        MAIN,
+        1,
+        "main",
+        run.type,
+        run.queue,
+        -run.priority,
+        state,
+        run.created_at,
+        run.created_at,
+        worker=main.worker,
+        token=main.token,
+        deliveries=deliveries,
+        started_at=started_at,
+    )
 
 
 def _end_of(op: Settle) -> End | None:
@@ -113,6 +204,6 @@ def _end_of(op: Settle) -> End | None:
     )
 
 
-def _answer(op: Operation, ended: set[str]) -> Settled | None:
+def _answer(op: Operation, ended: Collection[str]) -> Settled | None:
     assert isinstance(op, Settle)
     return Settled(verdict=Verdict.APPLIED, ended=op.plan.run) if op.key.run_id in ended else None

@@ -56,11 +56,11 @@ def _look(op: Operation) -> Iterator[NameUnfit | None]:
 
 
 def _start(op: Start) -> Iterable[NameUnfit | None]:
-    yield from map(_run, op.runs)
+    yield from map(unfit_run, op.runs)
     yield from map(_execution, op.executions)
 
 
-def _run(run: NewRun) -> NameUnfit | None:
+def unfit_run(run: NewRun) -> NameUnfit | None:
     return _first(
         ("run id", run.id, LONGEST_NAME),
         ("workflow", run.type, LONGEST_NAME),

@@ -351,7 +351,7 @@ class MySqlDriver(ServerDriver):
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE
 
-    def quick(self, operations: Sequence[Operation]) -> Way | None:
+    def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
         return records_only(operations, self._record)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...kernel.rows import Step
-from ..batch.fast_paths import End
+from ..batch.fast_paths import Beginning, End
 from ..driver import STOPPED_AFTER, named_to_pyformat
 from ..sql.dialect import OnConflict, columns_of, kind_of
 from ..sql.statements import ACTIVE_HERO, FINAL_STEP
@@ -63,6 +63,33 @@ SELECT {names} FROM {dialect.rows(*columns)}
  WHERE EXISTS (SELECT 1 FROM alive)
     ON CONFLICT (run_id, step_key) DO UPDATE SET {changes}
  WHERE detent_steps.state NOT IN {FINAL_STEP}""")
+
+
+def start(dialect: PostgresDialect) -> str:
+    """Functions that begin, each with its execution, in one statement; answers how many.
+
+    Writes nothing if a worker is to hold them from the beginning and is no longer alive.  Notifies other
+    processes unless the payload is empty.  Columns that are not named here get their defaults.
+    """
+    return named_to_pyformat(f"""
+WITH liveness AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+     x AS MATERIALIZED (
+SELECT x.*, CASE WHEN x.token IS NOT NULL THEN 1 ELSE 0 END AS leased
+  FROM {dialect.rows(*columns_of(Beginning))}
+ WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM liveness)),
+     runs AS (
+INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at)
+SELECT id, type, 'function', queue, priority, input, created_at FROM x),
+     mains AS (
+INSERT INTO detent_executions (run_id, node, attempt, kind, job, queue, precedence, state, created_at,
+                               scheduled_for, worker, token, deliveries, started_at)
+SELECT id, 'main', 1, 'main', type, queue, -priority, CASE leased WHEN 1 THEN 'executing' ELSE 'ready' END,
+       created_at, created_at, CASE leased WHEN 1 THEN CAST(:worker AS text) END, token, leased,
+       CASE leased WHEN 1 THEN created_at END
+  FROM x
+RETURNING 1),
+     told AS MATERIALIZED (SELECT pg_notify(:channel, :payload) WHERE CAST(:payload AS text) <> '')
+SELECT (SELECT COUNT(*) FROM mains), (SELECT COUNT(*) FROM told)""")
 
 
 def end(dialect: PostgresDialect) -> str:

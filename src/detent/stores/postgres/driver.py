@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from ..driver import (
     Way,
     batch,
     named_to_pyformat,
+    news,
     pyformat,
 )
 from ..server_driver import ServerDriver
@@ -42,7 +43,7 @@ from ..session_locks import SessionLock
 from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
-from .dialect import HELD_LOCKS, PostgresDialect, end, record
+from .dialect import HELD_LOCKS, PostgresDialect, end, record, start
 
 if TYPE_CHECKING:
     import psycopg
@@ -129,6 +130,7 @@ class PostgresDriver(ServerDriver):
     queries = build_queries(PostgresDialect())
     _quick_record = record(PostgresDialect())
     _quick_end = end(PostgresDialect())
+    _quick_start = start(PostgresDialect())
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:
@@ -328,26 +330,32 @@ class PostgresDriver(ServerDriver):
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, pg_errors.UndefinedTable)
 
-    def quick(self, operations: Sequence[Operation]) -> Way | None:
+    def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
         found = quick_batch(operations)
         if found is None:
             return None
+        notifies = found.wants_help or (found.makes_ready and helpers_wanted)
+        payload = news(work=True) if notifies else ""
 
         def apply(tx: Tx) -> list[Any]:
-            steps, ends = found.steps, found.ends
-            if not ends:
-                written = tx.run(self._quick_record, worker=found.worker, rows=batch(steps))
-                return found.answers(recorded=written == len(steps), ended=set())
-            # Asked in a row: both go to the server at once.
-            recorded = (
-                tx.ask(f"{self._quick_record} RETURNING 1", worker=found.worker, rows=batch(steps))
-                if steps
-                else list
-            )
-            ended = tx.ask(self._quick_end, worker=found.worker, rows=batch(ends))
-            return found.answers(recorded=len(recorded()) == len(steps), ended={row[0] for row in ended()})
+            def ask(statement: str, rows: Sequence[Any], **facts: str) -> Callable[[], list[tuple[Any, ...]]]:
+                return tx.ask(statement, worker=found.worker, rows=batch(rows), **facts) if rows else list
 
-        return Way(apply, alone=not found.ends)
+            if not (found.starts or found.ends):
+                written = tx.run(self._quick_record, worker=found.worker, rows=batch(found.steps))
+                return found.answers(recorded=written == len(found.steps))
+            # Asked in a row: all of them go to the server at once.
+            begun = ask(self._quick_start, found.starts, channel=_CHANNEL, payload=payload)
+            recorded = ask(f"{self._quick_record} RETURNING 1", found.steps)
+            ended = ask(self._quick_end, found.ends)
+            return found.answers(
+                started=[row[0] for row in begun()] == [len(found.starts)],
+                recorded=len(recorded()) == len(found.steps),
+                ended={row[0] for row in ended()},
+            )
+
+        alone = not found.ends and not (found.starts and found.steps)
+        return Way(apply, alone=alone, made_ready=found.makes_ready)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.send("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)

@@ -260,7 +260,7 @@ class SqliteDriver:
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
 
-    def quick(self, operations: Sequence[Operation]) -> Way | None:
+    def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
         return records_only(operations, self._record)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
