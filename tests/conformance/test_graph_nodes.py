@@ -1,5 +1,7 @@
 """Single nodes of graphs: handed over in a commit, waiting for other runs, skipped, tried again."""
 
+from typing import Any
+
 import pytest
 
 from detent.errors import CannotReattempt, InvalidState, NodeNotFound
@@ -61,6 +63,22 @@ def test_what_becomes_ready_is_handed_to_the_worker_that_settles(store: Store) -
     assert (claimed.node, claimed.token, claimed.worker) == ("b", taker.tokens[0], "w1")
     assert states(store) == {"a": "completed", "b": "executing", "c": "scheduled"}
     assert one(store, ending(claimed, graph)).verdict is Verdict.APPLIED
+
+
+def test_the_settle_of_a_node_takes_two_round_trips(store: Store) -> None:
+    """One for the locks, with the counts and hashes that they guard; one for the writes and the commit."""
+    graph = diamond()
+    begin(store, graph)
+    [a] = take(store, "a")
+    one(store, ending(a, graph))
+    b, c = take(store, "b", "c")
+    session: Any = store.driver.deferring(store._writer._connection)
+    assert (session is not None) == (store.dialect == "postgres")
+    before = 0 if session is None else session.asked
+    one(store, ending(b, graph))
+    assert session is None or session.asked - before == 2
+    one(store, ending(c, graph))
+    assert states(store)["d"] == "scheduled"
 
 
 def test_a_worker_that_is_no_longer_alive_is_handed_nothing(store: Store) -> None:

@@ -10,6 +10,27 @@ from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 
 MUTANTS = [
     Mutant(
+        "counts are read before the run is locked",
+        "stores/batch/apply.py",
+        """\
+    runs = _lock_runs(tx, operations)
+    # Also those of workers declared dead: who is, is not known yet.
+    held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
+    known = ask_known(tx, operations)
+    counts = ask_counts(tx, operations)
+""",
+        """\
+    counts = ask_counts(tx, operations)
+    runs = _lock_runs(tx, operations)
+    held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
+    known = ask_known(tx, operations)
+""",
+        (
+            "conformance/test_graphs.py"
+            "::test_the_last_two_parents_at_the_same_moment_ready_the_join_once[postgres]",
+        ),
+    ),
+    Mutant(
         "a skipped predecessor does not count",
         "kernel/settle.py",
         "done = state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)",

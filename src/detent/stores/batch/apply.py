@@ -39,7 +39,7 @@ from ..driver import SlotOffer, Tx, batch, news
 from .changes import Changes, end_run, write_changes
 from .conflicts import Known, ask_known, conflict_of, conflict_of_children, known_of, known_runs
 from .deciders import Brought, Deciding, decided_already
-from .graphs import Going
+from .graphs import Asked, Going, ask_counts
 from .locks import Locked, ask_runs
 from .names import unfit_operation
 
@@ -54,6 +54,7 @@ class Seen(msgspec.Struct, frozen=True):
     runs: dict[str, Locked]
     held: set[Delivery]  # what is executing under the token of the operation that ends it
     known: dict[str, Known]  # the runs whose chosen ids are taken
+    asked: Asked  # of runs that go on by a graph
 
     def state(self, run_id: str, changes: Changes) -> str:
         """A run's state, as the operations before this one have left it."""
@@ -131,7 +132,7 @@ def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes
         for op in settles
         if (run := seen.runs[op.key.run_id]).irregular or run.signature != op.run_graph.graph.signature
     }
-    return Going(tx, settles, outdated, changes)
+    return Going(tx, settles, outdated, changes, seen.asked)
 
 
 def _replaced(op: Settle, run: Locked) -> bool:
@@ -198,9 +199,10 @@ def _look(tx: Tx, operations: Sequence[Operation], slots: SlotOffer | None) -> S
     # Also those of workers declared dead: who is, is not known yet.
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
     known = ask_known(tx, operations)
+    counts = ask_counts(tx, operations)
     alive = {worker for worker, asked in liveness_of.items() if asked()}
     lost = {_delivery(end) for end in _ends(operations) if end.worker not in alive}
-    return Seen(alive, runs(), held() - lost, known())
+    return Seen(alive, runs(), held() - lost, known(), counts)
 
 
 def _fence(

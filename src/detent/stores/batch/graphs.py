@@ -3,13 +3,14 @@
 All of it happens under the run's lock, so counts are read, changed in memory and
 written back.  One query each, for all runs of a batch: counts of the nodes that may
 become ready, hashes of the parents of those that settle; the values of ready nodes
-when they want some.
+when they want some.  The first two are sent together with the locks: behind them, so
+that they see what the locks guard, and without a round trip of their own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,11 +57,42 @@ def _run_of(op: Operation) -> str:
     return op.run_id if isinstance(op, Record | Send) else ""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """Counts and hashes that were asked for; the rows come when they are wanted."""
+
+    counts: Callable[[], list[tuple[Any, ...]]] = list
+    hashes: Callable[[], list[tuple[Any, ...]]] = list
+
+
+def ask_counts(tx: Tx, operations: Iterable[Operation]) -> Asked:
+    """Ask for the counts and hashes that the settles of a batch may need; the locks are asked for before."""
+    wanted: set[tuple[str, str]] = set()
+    parents: set[tuple[str, str]] = set()
+    for op in operations:
+        if isinstance(op, Settle) and op.run_graph is not None:
+            graph: Graph = op.run_graph.graph
+            run, node = op.key.run_id, op.key.node
+            parents.update((run, parent) for parent in graph.parents(node))
+            if op.plan.goes_on:
+                wanted.update((run, id) for id in _counted(graph, node))
+    return Asked(_ask(tx, tx.sql.graphs.counts, wanted), _ask(tx, tx.sql.graphs.hashes, parents))
+
+
+def _ask(tx: Tx, statement: str, keys: set[tuple[str, str]]) -> Callable[[], list[tuple[Any, ...]]]:
+    rows = [{"run_id": run, "node": node} for run, node in sorted(keys)]
+    return tx.ask(statement, rows=batch(rows)) if rows else list
+
+
 class Going:
     """The plans of one batch, a run each."""
 
     def __init__(
-        self, tx: Tx, settles: Sequence[Settle], outdated: Mapping[str, str | None], changes: Changes
+        self,
+        tx: Tx,
+        settles: Sequence[Settle],
+        outdated: Mapping[str, str | None],
+        changes: Changes,
+        asked: Asked,
     ) -> None:
         self._tx = tx
         self._changes = changes
@@ -72,28 +104,19 @@ class Going:
             settling = Counter(op.key.run_id for op in settles)
             if repeated := [run for run in outdated if settling[run] > 1]:
                 raise MustGoAlone(repeated)
-        self._read(settles)
+        self._read(settles, asked)
 
-    def _read(self, settles: Sequence[Settle]) -> None:
-        wanted: set[tuple[str, str]] = set()
-        parents: set[tuple[str, str]] = set()
+    def _read(self, settles: Sequence[Settle], asked: Asked) -> None:
+        """Take over what was asked for, apart from runs that do not settle here after all."""
         for op in settles:
-            graph: Graph = op.run_graph.graph
-            run, node = op.key.run_id, op.key.node
-            self._counts.setdefault(run, {})
-            self._hashes.setdefault(run, {})
-            parents.update((run, parent) for parent in graph.parents(node))
-            if run not in self._outdated and op.plan.goes_on:
-                wanted.update((run, id) for id in _counted(graph, node))
-        for run, node, settled, required in self._look(self._tx.sql.graphs.counts, wanted):
-            self._counts[run][node] = Count(settled, required)
-        found = self._look(self._tx.sql.graphs.hashes, parents)
-        for run, node, _, digest in sorted(found, key=lambda row: row[2]):  # the latest attempt comes last
-            self._hashes[run][node] = digest
-
-    def _look(self, statement: str, keys: set[tuple[str, str]]) -> list[tuple[Any, ...]]:
-        rows = [{"run_id": run, "node": node} for run, node in sorted(keys)]
-        return self._tx.query(statement, rows=batch(rows)) if rows else []
+            self._counts.setdefault(op.key.run_id, {})
+            self._hashes.setdefault(op.key.run_id, {})
+        for run, node, settled, required in asked.counts():
+            if run in self._counts and run not in self._outdated:
+                self._counts[run][node] = Count(settled, required)
+        for run, node, _, digest in sorted(asked.hashes(), key=_attempt):  # the latest attempt comes last
+            if run in self._hashes:
+                self._hashes[run][node] = digest
 
     def settled(self, op: Settle, plan: SettlePlan, *, held: bool) -> tuple[str, RunEnd | None]:
         """A node has settled: plan what follows; return its hash, and the run's end if this is it."""
@@ -152,6 +175,10 @@ class Going:
             else {},
         )
         return digest, advance.end
+
+
+def _attempt(row: tuple[Any, ...]) -> int:
+    return int(row[2])
 
 
 def _ended(op: Settle, plan: SettlePlan) -> End:
