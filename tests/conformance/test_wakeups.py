@@ -330,7 +330,7 @@ def test_the_end_of_a_lock_session_wakes_its_heartbeat(
     if not isinstance(mine._liveness, SessionLock):
         return  # a file stays locked as long as its process runs
     stopping = threading.Event()
-    resting = threading.Thread(target=mine._liveness.rest, args=(stopping, 60.0))
+    resting = threading.Thread(target=mine._liveness.rest, args=(stopping, 3600.0))
     resting.start()
     try:
         cut_off(store, mine._liveness)

@@ -218,6 +218,7 @@ MUTANTS = [
             "conformance/test_wakeups.py::test_the_end_of_a_lock_session_wakes_its_heartbeat[postgres]",
             "conformance/test_wakeups.py::test_the_end_of_a_lock_session_wakes_its_heartbeat[mysql]",
         ),
+        hangs=True,
     ),
     Mutant(
         "a worker that was declared dead does not begin anew",
