@@ -22,22 +22,22 @@ SERVER = {
 }
 
 METHOD = """\
-Every measurement is a process of its own on a fresh, empty database. Rounds, shapes and systems are
-interleaved: in each round each system has its turn at a shape before the next shape begins. The best of the
-repeats counts, because other load on a machine only ever makes things slower. Set-up, migrations and a first
-run that warms up are not measured.
+Each measurement runs in its own process on a new, empty database. Rounds, shapes and systems are
+interleaved: in each round, every system runs a shape before the next shape begins. The best of the repeats
+counts, because other load on a machine can only slow a measurement down. Set-up, migrations and a first
+warm-up run are not measured.
 
-The durability is the same for all: PostgreSQL and MariaDB as a fresh installation leaves them (`fsync` and
+Durability is the same for all: PostgreSQL and MariaDB with the settings of a new installation (`fsync` and
 `synchronous_commit` on), SQLite in WAL mode with `synchronous=FULL` for Detent and with the peer's own
-setting for a peer. Redis has its defaults, which lose the last seconds in a crash; Restate has its own store.
+setting for a peer. Redis has its defaults, which can lose the last seconds in a crash; Restate has its own
+store.
 
-Peers are installed from their packages in pinned versions, each in an environment of its own, and written the
-way their documentation shows, with up to 200 runs under way unless the remark beside a figure says otherwise.
-They are not tuned further: who knows one better is welcome to improve its adapter. CPU is that of all
-processes of the client and of the server, for each unit (run, step or node). Transactions, those of them that
-wrote, statements and WAL are counted by the server; the first from the begin of the measurement to the end of
-the process, with what the server learned late of its start. Memory is the sum of the peaks of the client's
-processes.
+Peers are installed from their packages in pinned versions, each in its own environment, and used as their
+documentation shows, with up to 200 runs in flight unless the remark next to a figure says otherwise. They are
+not tuned further; improvements to their adapters are welcome. CPU is that of all processes of the client and
+of the server, per unit (run, step or node). The server counts transactions, writing transactions, statements
+and WAL. It counts transactions from the beginning of the measurement to the end of the process, so some of
+the start may be included. Memory is the sum of the peaks of the client's processes.
 """
 
 
@@ -70,17 +70,17 @@ def _head(document: dict[str, Any]) -> str:
         [
             "# Benchmarks",
             "",
-            "This page is written by `python -m bench --page` from the figures that `make bench` leaves"
-            " behind; run it on your machine.",
+            "This page compares Detent with other systems on one machine. `make bench` measures them on"
+            " yours; `python -m bench --page` writes this page from the results.",
             "",
             f"Measured {document['at'][:10]} on {machine['cores']} cores ({processor}), {machine['system']},"
             f" Python {machine['python']}; best of {settings.get('repeat', '?')}.",
             "",
-            "## Where Detent is not ahead",
+            "## Where other systems are better",
             "",
-            *_list(behind(rows), "No peer was better at any shape that was measured here."),
+            *_list(behind(rows), "No peer was better in any shape that was measured here."),
             "",
-            "Of what Detent aims at itself:",
+            "Targets of Detent that are not reached:",
             "",
             *_list([*missed(rows), *_not_flat()], "Every target that was measured here is reached."),
             "",
@@ -182,7 +182,7 @@ _COLUMNS = {
     "cpu_client_ms": "client CPU-ms",
     "cpu_server_ms": "server CPU-ms",
     "transactions": "transactions",
-    "writes": "that wrote",
+    "writes": "writing",
     "statements": "statements",
     "wal_bytes": "WAL bytes",
     "memory_mib": "MiB",
@@ -200,7 +200,7 @@ def _soak(folder: Path) -> str:
         return ""
     slices = [soak.Slice(**each) for each in document["slices"]]
     steep = soak.grown(slices)
-    lines = ["## Soak", "", _soak_said(document, slices), "", *_list(steep, "All of it stayed flat."), ""]
+    lines = ["## Soak", "", _soak_said(document, slices), "", *_list(steep, "Nothing grew."), ""]
     for name, (title, unit) in SOAK_PLOTS.items():
         points = [(float(each.executions), float(getattr(each, name))) for each in slices]
         file = f"soak-{name.replace('_', '-')}.svg"
@@ -218,20 +218,20 @@ def _not_flat() -> list[str]:
 def _soak_said(document: dict[str, Any], slices: list[soak.Slice]) -> str:
     said = f"{slices[-1].executions:,} runs of one step on PostgreSQL ({document['at'][:10]})"
     if not document["reader"]:
-        return f"{said}, with nothing beside them."
+        return f"{said}, with no other load."
     first, last = slices[0], slices[-1]
     return (
-        f"{said}, beside a session that keeps its snapshot: nothing that died since can be cleared away. A "
-        f"look over everything that is ready has to step over it, and has grown from {first.look_ms:.0f} to "
-        f"{last.look_ms:.0f} ms; claims go on from their last places instead, and the worker gave such looks "
-        f"{last.look_share:.0%} of its time at the end."
+        f"{said}, next to an idle session that keeps its snapshot, so that PostgreSQL cannot remove dead"
+        f" rows. A full scan of the ready executions has to skip them, and its time grew from"
+        f" {first.look_ms:.0f} to {last.look_ms:.0f} ms. Claims continue from their last positions instead;"
+        f" at the end, the worker spent {last.look_share:.0%} of its time on full scans."
     )
 
 
 SOAK_PLOTS = {
     "per_second": ("Throughput", "runs/s"),
-    "claim_us_per_execution": ("What a claim costs for each execution", "µs"),
-    "empty_claim_ms": ("A claim on an empty queue", "ms"),
+    "claim_us_per_execution": ("Cost of a claim per execution", "µs"),
+    "empty_claim_ms": ("Claim on an empty queue", "ms"),
     "start_ms_p50": ("From start() to the first line of the step, idle, p50", "ms"),
     "tables_mib": ("Tables", "MiB"),
     "indexes_mib": ("Indexes", "MiB"),

@@ -71,7 +71,7 @@ def _judge(target: Target, row: Row, rows: list[Row]) -> str | None:
         return None
     bound = "at least" if better == "higher" else "at most"
     place = f"{row['shape']} on {row['database']}"
-    return f"{place}: {short(value)} {unit}; the aim is {bound} {short(target.wanted)}"
+    return f"{place}: {short(value)} {unit}; the target is {bound} {short(target.wanted)}"
 
 
 def _is_limit(row: Row) -> bool:
