@@ -1,4 +1,4 @@
-"""Data that flows: one node's output is another's argument.
+"""Data flow in a graph: the output of a node is an argument of another.
 
 listing -> fetch[0], fetch[1], ... -> count -> large?  yes: archive -> result
                                                       no:            result
@@ -36,10 +36,10 @@ def archive(words: int) -> str:
 def crawl(prefix: str, limit: int) -> detent.Graph:
     g = detent.Graph("crawl")
     listing = g.node("listing", job=list_pages, args={"prefix": prefix})
-    # As many nodes as the list has items; the output is the list of results, in the order of the items.
+    # One node per item of the list; the output is the list of results, in the order of the items.
     pages = g.spread("fetch", over=listing.output, job=fetch, arg="path", args={"upper": True})
     count = g.node("count", job=count_words, args={"pages": pages.output})
-    # Operators on outputs are recorded, and evaluated when the run comes there.
+    # Operators on outputs are stored, and evaluated when the run gets there.
     with g.when(count.output["words"] > limit, name="large?"):
         stored = g.node("archive", job=archive, args={"words": count.output["words"]})
         g.result({"where": stored.output, "pages": count.output["pages"]})

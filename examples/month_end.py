@@ -1,10 +1,10 @@
-"""A template, workflows as nodes, and waiting for another run."""
+"""A template, workflows as nodes, and a run that waits for another run."""
 
 import detent
 from detent import step, task, workflow
 from running import database_url, show
 
-# These stand for your database.
+# A stand-in for your database.
 INVOICES: dict[int, list[int]] = {}
 DONE: list[str] = []
 
@@ -43,7 +43,7 @@ class Audit(detent.Workflow):
     @task(depends_on=look)
     def sign(self) -> None:
         DONE.append(f"signed for {self.user_id}")
-        self.finished("audited")  # the run's result
+        self.finished("audited")  # the result of the run
 
 
 @step
@@ -54,7 +54,7 @@ def close_year(year: int) -> str:
 
 @detent.template
 def month_end(g: detent.Graph, user_id: int) -> None:
-    """A graph with a parameter: `app.start(month_end, user_id=7)` builds it, and freezes it."""
+    """A graph with a parameter: `app.start(month_end, user_id=7)` builds and freezes it."""
     invoices = g.node("invoices", job=collect_invoices, args={"user_id": user_id})
     total = g.node("total", job=total_of, args={"amounts": invoices.output})
     audit = g.node("audit", job=Audit, args={"user_id": user_id}, depends_on=None)
@@ -67,7 +67,7 @@ def month_end(g: detent.Graph, user_id: int) -> None:
 
 
 def year_end(year: int, months: list[detent.Run[str]]) -> detent.Graph:
-    """A graph that begins when other runs have finished."""
+    """A graph that starts when other runs have finished."""
     g = detent.Graph("year-end")
     g.node("close", job=close_year, args={"year": year}, depends_on=months)
     return g

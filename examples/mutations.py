@@ -1,6 +1,6 @@
-"""Two hundred mutations of a ledger side by side, then one sum, then one notice.
+"""Fan-out and join: two hundred mutations of a ledger in parallel, then one sum, then one notice.
 
-How many nodes there are is known only when the run is started, so the graph is built then.
+The number of nodes is known only when the run is started, so the graph is built then.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Mutation:
     status: str = "pending"
 
 
-# These stand for your database.
+# A stand-in for your database.
 MUTATIONS: dict[int, Mutation] = {}
 BALANCES: dict[int, int] = {}
 NOTICES: list[str] = []
@@ -36,7 +36,7 @@ def post(mutation: Mutation) -> None:
 
 @step
 def aggregate(user_id: int) -> None:
-    # Nothing was handed over: the rows that the mutations wrote are there.
+    # No data is passed on: this reads the rows that the mutations wrote.
     mine = [item for item in MUTATIONS.values() if item.user_id == user_id]
     assert all(item.status == "processed" for item in mine)
     BALANCES[user_id] = sum(item.amount for item in mine)
@@ -58,7 +58,7 @@ def close_the_books(user_id: int) -> detent.Graph:
         depends_on=None,
     )
     g.node("aggregate", job=aggregate, args={"user_id": user_id}, depends_on=mutations)
-    g.node("notify", job=notify, args={"user_id": user_id})  # without depends_on: after the one before
+    g.node("notify", job=notify, args={"user_id": user_id})  # without depends_on: after the previous node
     return g
 
 
@@ -74,12 +74,12 @@ def prepare(user_id: int, number: int) -> None:
 def main(url: str) -> None:
     prepare(user_id=7, number=200)
     with make_app(url) as app:
-        run = app.start(close_the_books(7))  # frozen as JSON now; code changes do not touch it
+        run = app.start(close_the_books(7))  # frozen as JSON now; code changes do not affect it
         run.result()
         nodes = run.nodes()
         print(len(nodes), "nodes,", sum(node.state == "completed" for node in nodes), "completed")
         print(NOTICES[-1])
-        print(run.to_mermaid())  # the two hundred are folded into one
+        print(run.to_mermaid())  # folds the two hundred nodes into one
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Inheritance: a subclass begins with all that its parents declare, and never changes them."""
+"""Inheritance: a subclass starts with everything that its parents declare, and never changes them."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -16,13 +16,13 @@ class User:
     subscribed: bool = True
 
 
-# These stand for your database and for your logs.
+# Stand-ins for your database and your logs.
 USERS: dict[int, User] = {}
 LOG: list[str] = []
 
 
 class BaseWorkflow(detent.Workflow):
-    """No nodes of its own: it only serves as a parent."""
+    """A class without nodes serves only as a parent."""
 
     job_options(queue="workflows", priority=1)
 
@@ -51,7 +51,7 @@ class Onboarding(BaseWorkflow):
 
 
 class PremiumOnboarding(Onboarding):
-    job_options(queue="premium")  # instead of that of the parent; the priority stays
+    job_options(queue="premium")  # replaces that of the parent; the priority stays
 
     @cancel_if  # in addition to that of the parent
     def unsubscribed(self) -> bool:

@@ -1,4 +1,4 @@
-"""An order: a chain of steps, with tasks beside it.
+"""An order: a chain of steps, and tasks that run in parallel.
 
 validate -> audit -> enrich_data
 validate -> check_inventory, check_fraud            at the same time
@@ -31,7 +31,7 @@ class Order:
     done: list[str] = field(default_factory=list)
 
 
-# These two stand for your database: nodes speak to each other through what they write there.
+# Stand-ins for your database: nodes share data by writing it there.
 CUSTOMERS = {1: Customer(1, "Ada"), 2: Customer(2, "Bob", closed=True)}
 ORDERS: dict[int, Order] = {}
 
@@ -51,7 +51,7 @@ class OrderWorkflow(detent.Workflow):
 
     @cancel_if
     def customer_has_left(self) -> bool:
-        """Looked at before every node."""
+        """Checked before every node."""
         return bool(self.hero.closed)
 
     @step
@@ -65,7 +65,7 @@ class OrderWorkflow(detent.Workflow):
 
     @task(depends_on=validate)
     async def check_inventory(self) -> None:
-        assert self.order.status == "valid"  # what `validate` has written is there
+        assert self.order.status == "valid"  # written by `validate`
         if not await ask_warehouse(self.order):
             self.cancel()
         self.note("check_inventory")
@@ -76,7 +76,7 @@ class OrderWorkflow(detent.Workflow):
             self.cancel()
         self.note("check_fraud")
 
-    @step(depends_on=[check_inventory, check_fraud])  # a step may say what it depends on
+    @step(depends_on=[check_inventory, check_fraud])  # a step can name its dependencies
     def ready_to_charge(self) -> None:
         self.note("ready_to_charge")
 

@@ -1,8 +1,8 @@
-"""An order as events: create, pay, time out, ship, refuse.
+"""An event-sourced order: create, pay, time out, ship, refuse.
 
-Inputs lead to decisions: events that are stored, effects that are carried out, timers that bring inputs
-later.  A projection adds the events up, and the state machine is drawn from what happened.
-`TestingApp` gives it a clock that is moved by hand; the decider is what production would run.
+A decider turns inputs into events, which are stored; effects, which are carried out; and timers, which
+bring inputs later.  A projection sums up the events, and the state machine is drawn from what happened.
+`TestingApp` has a clock that is moved by hand; production would run the same decider.
 """
 
 import logging
@@ -23,7 +23,7 @@ from detent import (
 from detent.testing import TestingApp
 from running import database_url
 
-# Inputs: what somebody wants, or what has come about outside.
+# Inputs: commands, and news from outside.
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class InputRefused:
     status: str
 
 
-# Effects: what is to be done outside.
+# Effects: what to do outside.
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ Effect = SendEmail | ShipParcel
 
 PAYMENT = timedelta(hours=1)
 
-# These stand for a mail server and for a warehouse; the warehouse knows a parcel again by its key.
+# Stand-ins for a mail server and a warehouse; the warehouse detects duplicates by the key.
 MAILS: list[str] = []
 PARCELS: dict[str, str] = {}
 
@@ -188,7 +188,7 @@ class Order(Decider[State, Input, Event, Effect]):
 
 
 class Revenue(Projection):
-    """What was paid, and how many orders are in which state."""
+    """The amount paid, and the number of orders in each state."""
 
     name = "revenue"
     deciders = (Order,)
@@ -206,13 +206,13 @@ def make_app(url: str) -> TestingApp:
 
 
 def main(url: str) -> None:
-    logging.getLogger("detent.worker").setLevel(logging.ERROR)  # it warns of every effect that fails
+    logging.getLogger("detent.worker").setLevel(logging.ERROR)  # it logs every effect that fails
     with make_app(url) as app:
         app.execute(Order, Create("o-1", "ada@example.org", 30))
         app.execute(Order, Create("o-2", "bob@example.org", 20))
         app.execute(Order, Create("o-3", "nobody", 10))
 
-        print(app.execute(Order, Pay("o-1", 5)))  # not enough: refused, and that is an event, too
+        print(app.execute(Order, Pay("o-1", 5)))  # not enough: the refusal is an event, too
         app.execute(Order, Pay("o-1", 30), input_id="payment-7")
         assert app.execute(Order, Pay("o-1", 30), input_id="payment-7") == []  # sent twice, paid once
         app.execute(Order, Cancel("o-3"))

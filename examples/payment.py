@@ -1,6 +1,6 @@
-"""A payment: what becomes of a run when a node raises, or says so itself.
+"""A payment: exception policies and flow control of a run.
 
-The gateway and the other services answer from a script, one answer after the other.
+The gateway and the other services return scripted answers, one after the other.
 """
 
 import logging
@@ -28,7 +28,7 @@ class RateLimited(Exception):
         self.retry_after = retry_after
 
 
-# service -> what it answers: an exception to raise, or "ok".  These stand for the outside world.
+# service -> its answers: an exception to raise, or "ok".  Stand-ins for real services.
 ANSWERS: dict[str, list[Any]] = {}
 CALLS: list[str] = []
 
@@ -44,7 +44,7 @@ def call(service: str) -> None:
 class PaymentWorkflow(detent.Workflow):
     order_id: int
 
-    @step(on_exception="reattempt")  # again and again, with waits that grow, up to 100 times
+    @step(on_exception="reattempt")  # up to 100 times, with growing waits
     def initiate_payment(self) -> None:
         try:
             call("gateway")
@@ -53,7 +53,7 @@ class PaymentWorkflow(detent.Workflow):
         except RateLimited as error:
             self.reattempt(wait=error.retry_after)
 
-    @step(on_exception="skip")  # not worth stopping for
+    @step(on_exception="skip")  # a failure does not stop the run
     def send_receipt(self) -> None:
         call("mail")
 
@@ -61,19 +61,19 @@ class PaymentWorkflow(detent.Workflow):
     def update_inventory(self) -> None:
         call("inventory")
 
-    @step  # "pause" unless somebody says otherwise: a person looks at it and resumes
+    @step  # the default is "pause": an operator resumes the run
     def book_revenue(self) -> None:
         call("ledger")
 
 
 class PatientPayment(detent.Workflow):
-    """The same for all nodes at once: policies of the class, the latest that fits wins."""
+    """The same with policies of the class; the latest that matches applies."""
 
     order_id: int
 
     on_exception(action="pause")
     on_exception(
-        ConnectionError,  # a class, and whatever derives from it
+        ConnectionError,  # a class and its subclasses
         "http.client.HTTPException",  # a dotted name: nothing needs to be imported
         lambda error: "busy" in str(error),
         action="reattempt",
@@ -86,7 +86,7 @@ class PatientPayment(detent.Workflow):
     def initiate_payment(self) -> None:
         call("gateway")
 
-    @step(on_exception="skip")  # the node's own comes first
+    @step(on_exception="skip")  # the node's own option comes first
     def send_receipt(self) -> None:
         call("mail")
 
@@ -103,7 +103,7 @@ def pay(app: TestingApp, workflow: type[detent.Workflow], **answers: list[Any]) 
 
 
 def main(url: str) -> None:
-    logging.getLogger("detent.worker").setLevel(logging.ERROR)  # it warns of every exception in a node
+    logging.getLogger("detent.worker").setLevel(logging.ERROR)  # it logs every exception in a node
     with make_app(url) as app:  # waits pass at once
         show(pay(app, PaymentWorkflow, gateway=[GatewayDown("503"), RateLimited(timedelta(minutes=5)), "ok"]))
         show(pay(app, PaymentWorkflow, gateway=[InvalidCard("4242")]))
@@ -114,7 +114,7 @@ def main(url: str) -> None:
 
         pay(app, PaymentWorkflow, ledger=[ValueError("the year is closed")])
         for run in app.runs.paused(type=PaymentWorkflow):
-            run.resume()  # the ledger was repaired meanwhile
+            run.resume()  # the ledger was repaired in the meantime
             show(app.speedrun(run))
 
 

@@ -1,4 +1,4 @@
-"""What the examples share: where their runs are kept, and how a run is shown."""
+"""Shared by the examples: the database URL, and how a run is printed."""
 
 import atexit
 import os
@@ -11,7 +11,7 @@ import detent
 
 
 def database_url() -> str:
-    """The URL given as an argument or as DETENT_URL; else a file that goes when the program ends."""
+    """The URL from the argument or DETENT_URL; by default a file that is removed at the end."""
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("DETENT_URL")
     if given:
         return given

@@ -1,6 +1,6 @@
-"""A signup that takes nine days, and nine days that pass at once.
+"""Virtual time: a signup that takes nine days, run in an instant.
 
-The workflow is what production would run; `TestingApp` gives it a clock that is moved by hand.
+Production would run the same workflow; `TestingApp` has a clock that is moved by hand.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class User:
     onboarded: bool = False
 
 
-# These stand for your database and for your mail server.
+# Stand-ins for your database and your mail server.
 USERS: dict[int, User] = {}
 MAILS: list[str] = []
-BUSY: list[str] = []  # what the mail server refuses once
+BUSY: list[str] = []  # the mail server refuses these once
 
 
 def send_mail(what: str, user: User) -> None:
