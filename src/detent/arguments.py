@@ -87,9 +87,9 @@ def check_text(
     if not isinstance(value, str):
         refuse(where, argument, value, what, error)
     if not value:
-        refuse(where, argument, value, f"it is empty; {what}", error)
+        refuse(where, argument, value, f"it is empty: {what}", error)
     if len(value) > longest:
-        refuse(where, argument, value, f"it has {len(value)} characters; {what}", error)
+        refuse(where, argument, value, f"it has {len(value)} characters: {what}", error)
     if not value.isprintable():
         refuse(
             where,
@@ -155,11 +155,11 @@ def check_queues(where: str, value: Any) -> tuple[str, ...]:
 
 def check_priority(where: str, value: Any, *, error: type[InvalidArgument] = InvalidArgument) -> int:
     """A priority: any whole number that fits in the database's column."""
-    what = "give a whole number; a higher one runs sooner, for example priority=10"
+    what = "give a whole number; higher numbers run first, for example priority=10"
     if isinstance(value, bool) or not isinstance(value, int):
         refuse(where, "priority", value, what, error)
     if not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
-        limits = f"it is from {SMALLEST_INTEGER:,} to {LARGEST_INTEGER:,}"
+        limits = f"the range is {SMALLEST_INTEGER:,} to {LARGEST_INTEGER:,}"
         refuse(where, "priority", value, f"{what}; {limits}", error)
     return value
 
@@ -323,7 +323,9 @@ def check_moment(
     if not isinstance(value, datetime):
         refuse(where, argument, value, f"give a datetime with a time zone, {example}", error)
     if value.utcoffset() is None:
-        refuse(where, argument, value, f"it has no time zone, so it means no single moment; {example}", error)
+        refuse(
+            where, argument, value, f"it has no time zone, so it is not a definite moment; {example}", error
+        )
     return value
 
 
@@ -354,7 +356,12 @@ def check_attributes(where: str, value: Any) -> dict[str, str | int | bool]:
         refuse(where, "attributes", value, f"give a dict of names and values, {example}")
     for name, one in value.items():
         if not isinstance(name, str) or not name:
-            refuse(where, "attributes", value, f"the name of an attribute is a text, not empty, {example}")
+            refuse(
+                where,
+                "attributes",
+                value,
+                f"the name of an attribute must be a text that is not empty, {example}",
+            )
         if name.startswith(RESERVED):
             refuse(where, "attributes", value, f"names that begin with {RESERVED!r} are reserved, {example}")
         if not isinstance(one, str | int):  # a bool is an int

@@ -86,7 +86,7 @@ def test_a_state_machine_is_shown_as_declared_and_as_seen(shell: Shell, source: 
     assert [one["input"] for one in document["transitions"] if not one["declared"]] == ["Ship"]
     assert [one["status"] for one in document["states"] if one["terminal"]] == ["timed out", "shipped"]
     text = shell("show", "shop:app", "order", "--source", source)
-    assert "order  begins as new, ends as timed out or shipped" in text
+    assert "order  starts as new, ends as timed out or shipped" in text
     [line] = [line for line in text.splitlines() if "not declared" in line]
     assert line.split() == ["created", "Ship", "created", "1", "not", "declared"]
 

@@ -105,11 +105,11 @@ def test_a_drifted_run_is_listed_and_shown_with_what_differed(shell: Shell) -> N
     listed = shell.ok("runs", shell.url, "--drifted", "--type", "fulfil")
     assert "changed" in listed
     assert "same" not in listed
-    assert "no run fits" in shell.ok("runs", shell.url, "--drifted", "--type", "steady")
+    assert "no runs match" in shell.ok("runs", shell.url, "--drifted", "--type", "steady")
 
     shown = " ".join(shell.ok("show", shell.url, "changed").split())
-    assert "drifted quote was recorded with (1), the code asked for (2)" in shown
-    assert "recorded, and not asked for: pay" in shown
+    assert "drifted quote was recorded with (1), the code requested (2)" in shown
+    assert "recorded, but not requested: pay" in shown
     assert "drifted" not in shell.ok("show", shell.url, "same")
     assert shell.json("show", shell.url, "changed")["drifted"] is True
 

@@ -107,7 +107,7 @@ def test_an_instance_that_is_never_over_ends_its_speedrun_with_an_error(
 ) -> None:
     monkeypatch.setattr("detent.testing.apps.MOST_MOVES", 20)
     detent_app.execute(Metronome, Tick("m"))
-    with pytest.raises(DetentError, match="metronome:m sets one timer after the other"):
+    with pytest.raises(DetentError, match="metronome:m keeps setting timers"):
         detent_app.speedrun(Metronome, "m")
 
 

@@ -77,7 +77,7 @@ def test_the_forms_that_it_names_work(apps: Apps) -> None:
 
 
 FORGOTTEN: dict[str, tuple[Callable[[], Coroutine[Any, Any, Any]], str]] = {
-    "a step": (lambda: fetch(1), "fetch is async, and a call of it was not awaited: write `await fetch"),
+    "a step": (lambda: fetch(1), "fetch is async, and a call was not awaited: write `await fetch"),
     "a map": (lambda: fetch.map([1]), "fetch.map is async"),
     "a child": (lambda: child(1), "child is async"),
     "sleep": (lambda: detent.aio.sleep(1), r"write `await detent\.aio\.sleep"),

@@ -45,7 +45,7 @@ def test_an_async_step_that_refuses_to_end_does_not_keep_the_app_open(
         assert began.wait(SOON)
         app.close()
         assert not app.engine.is_open
-        assert "refused to end" in caplog.text
+        assert "was still running" in caplog.text
         app.open(worker=False)
         app.close()
     finally:

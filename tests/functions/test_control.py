@@ -276,7 +276,7 @@ def test_what_does_not_apply_is_refused_and_says_why(apps: Apps) -> None:
             getattr(finished, verb)()
         assert (caught.value.verb, caught.value.state) == (verb, "finished")
     waiting = app.start(waits)
-    with pytest.raises(InvalidState, match="it goes on by itself"):
+    with pytest.raises(InvalidState, match="it continues by itself"):
         waiting.resume()
     waiting.pause()
     with pytest.raises(InvalidState, match="it is paused"):

@@ -445,7 +445,7 @@ def test_a_run_that_is_being_undone_cannot_be_forked(apps: Apps) -> None:
     wait_parked(run)
     run.cancel()
     gate.wait_for_arrival()
-    with pytest.raises(InvalidState, match="still being undone"):
+    with pytest.raises(InvalidState, match="its compensations are still running"):
         app.fork(run)
     gate.open()
     over(run)

@@ -358,7 +358,7 @@ def test_heartbeats_do_not_conflict_with_a_step_that_has_a_snapshot(
 def test_an_isolation_is_checked_where_the_step_is_defined() -> None:
     with pytest.raises(DefinitionError, match="'snapshot'; it is one of 'read committed'"):
         step(transactional=True, isolation="snapshot")(lambda tx: None)  # type: ignore[call-overload]
-    with pytest.raises(DefinitionError, match="transactional=True, too"):
+    with pytest.raises(DefinitionError, match="add transactional=True"):
         step(isolation="serializable")(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(DefinitionError, match="node of a graph"):
 

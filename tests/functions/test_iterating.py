@@ -135,7 +135,7 @@ def test_items_that_no_longer_hold_the_last_one_are_an_error(apps: Apps) -> None
 
     error = failure(apps(flow).start(flow))
     assert isinstance(error, InvalidState)
-    assert "no longer hold the one that was done last (a)" in str(error)
+    assert "no longer contain the last completed one (a)" in str(error)
     assert attempts == [1, 1]
 
 
@@ -204,4 +204,4 @@ def test_a_loop_inside_of_a_loop_is_refused(apps: Apps) -> None:
 
     error = failure(apps(flow).start(flow))
     assert isinstance(error, InvalidState)
-    assert "make the inner loop a plain one" in str(error)
+    assert "make the inner loop a plain loop" in str(error)

@@ -109,7 +109,7 @@ def test_a_hero_is_whatever_it_was_at_the_start(apps: Apps) -> None:
     app.options(id="d", hero=User(7)).start(double, 1)
     assert ids(app.runs(hero=User(7))) == ids(app.runs(hero=("User", 7))) == ["d", "a"]
     assert ids(app.runs.active(hero=User(7), type=asks)) == ["a"]
-    with pytest.raises(ConfigurationError, match="not known as a hero"):
+    with pytest.raises(ConfigurationError, match="is not registered as a hero"):
         app.runs(hero=object())
 
 
@@ -230,7 +230,7 @@ def test_enums_are_attributes_by_their_value(apps: Apps) -> None:
     [
         ({"price": 1.5}, "attributes are texts, whole numbers and bools"),
         ({"customer": None}, "attributes are texts"),
-        ({7: "x"}, "the name of an attribute is a text"),
+        ({7: "x"}, "the name of an attribute must be a text"),
         ({"": "x"}, "not empty"),
         (["customer"], "give a dict"),
         ({"n": 2**63}, "64 bits"),
@@ -342,7 +342,7 @@ def test_what_nobody_takes_becomes_overdue(apps: Apps) -> None:
         ({"type": "nul\x00"}, "databases refuse"),
         ({"queue": 7}, "queue=7"),
         ({"parent": 7}, "parent=7"),
-        ({"hero": 7}, "not known as a hero"),
+        ({"hero": 7}, "is not registered as a hero"),
         ({"hero": ("User", "nul\x00")}, "databases refuse"),
         ({"after": "yesterday"}, "after='yesterday' is not accepted: give a datetime"),
         ({"before": 7}, "before=7 is not accepted: give a datetime"),

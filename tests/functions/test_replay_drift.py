@@ -301,7 +301,9 @@ def test_a_renamed_step_is_reported_when_the_run_ends(apps: Apps, caplog: Any) -
         run.send("deployed")
         assert result(run) == "took 5"
     assert events(run, "unasked") == [{"steps": ["pay"]}]
-    assert [line.run for line in caplog.records if "not asked for: pay" in line.message] == [run.id]
+    assert [line.run for line in caplog.records if "recorded, but not requested: pay" in line.message] == [
+        run.id
+    ]
 
 
 def test_a_failed_step_is_set_aside_by_a_resume_in_concurrent_code_too(apps: Apps) -> None:

@@ -287,7 +287,7 @@ def test_two_definitions_of_one_name_are_refused() -> None:
     def other(number: int) -> int:
         return number
 
-    with pytest.raises(DefinitionError, match="two definitions are called 'double'"):
+    with pytest.raises(DefinitionError, match="two definitions have the name 'double'"):
         detent.App("sqlite:///:memory:", include=[double, other])
 
 

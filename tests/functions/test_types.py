@@ -170,7 +170,9 @@ class Gadget: ...
 
 
 def test_a_result_that_could_not_come_back_is_refused_when_the_step_is_defined() -> None:
-    with pytest.raises(DefinitionError, match=r"step 'make' .* returns Gadget: Gadget has no JSON form"):
+    with pytest.raises(
+        DefinitionError, match=r"step 'make' .* returns Gadget: Gadget cannot be represented as JSON"
+    ):
 
         @step
         def make() -> Gadget:

@@ -204,7 +204,7 @@ def test_a_receive_that_timed_out_stays_so(apps: Apps) -> None:
     run.send("approval", "too late")
     run.send("ready")
     result(run)
-    assert "no message 'approval' came in time" in seen[0]
+    assert "no message 'approval' arrived in time" in seen[0]
     assert {value for value in seen if value != "end"} == {seen[0], "default"}
     assert recorded(run, "receive") == ["receive/approval", "receive/approval#2", "receive/ready"]
 

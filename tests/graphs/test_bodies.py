@@ -80,7 +80,7 @@ class Small(Workflow):
         ((), {}, "needs the field 'order_id'"),
         ((), {"order_id": 1, "x": 2}, "has no field 'x'; its fields are: order_id"),
         ((1, 2), {}, "has 1 fields, 2 values were given"),
-        ((1,), {"order_id": 1}, "got a field twice"),
+        ((1,), {"order_id": 1}, "got a field more than once"),
     ],
 )
 def test_fields_that_are_missing_unknown_or_twice_start_nothing(

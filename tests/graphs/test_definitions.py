@@ -793,7 +793,7 @@ def test_a_cycle_is_refused_with_its_nodes() -> None:
     assert circle
     names = circle[1].split(" -> ")
     assert (names[0], set(names), len(names)) == (names[-1], {"a", "b", "c"}, 4)
-    assert "take one of these dependencies away" in message
+    assert "remove one of these dependencies" in message
 
 
 def test_a_step_that_depends_on_a_later_one_of_the_chain_is_a_cycle() -> None:
@@ -816,7 +816,7 @@ def test_a_node_that_depends_on_itself_is_refused() -> None:
 
     message = refusal(declare)
     assert_names_its_line(message, "Flow.a")
-    assert "leave it out of depends_on" in message
+    assert "remove it from depends_on" in message
 
 
 @pytest.mark.parametrize("option", ["depends_on", "also_depends_on", "before_step", "after_step"])
@@ -845,7 +845,7 @@ def test_what_is_no_node_is_refused(option: str) -> None:
 
     message = refusal(declare)
     assert_names_its_line(message, "Flow.a")
-    assert "give the name of a node, or the function itself" in message
+    assert "give the name of a node, or its function" in message
 
 
 @pytest.mark.parametrize("option", ["before_step", "after_step"])
@@ -888,7 +888,7 @@ def test_a_step_next_to_a_task_is_refused() -> None:
 
     message = refusal(declare)
     assert_names_its_line(message, "Flow.a")
-    assert "is a task and has no place in the chain" in message
+    assert "is a task and is not in the chain" in message
 
 
 def test_steps_that_stand_next_to_each_other_alone_are_refused() -> None:
@@ -922,10 +922,13 @@ def declare_with(decorator: Maker = step_, **options: Any) -> None:
         ({"wait": float("nan")}, "wait=nan"),
         ({"wait": float("inf")}, "wait=inf"),
         ({"skip_if": 3}, "give a callable, a method's name, True or False"),
-        ({"skip_if": "no_such_method"}, "the class has no method of that name"),
-        ({"only_if": "no_such_method"}, "the class has no method of that name"),
-        ({"skip_if": True, "only_if": True}, "one of them is enough"),
-        ({"before_step": "before", "after_step": "before"}, "it stands in one place"),
+        ({"skip_if": "no_such_method"}, "the class has no method with that name"),
+        ({"only_if": "no_such_method"}, "the class has no method with that name"),
+        ({"skip_if": True, "only_if": True}, "has both skip_if and only_if; remove one of them"),
+        (
+            {"before_step": "before", "after_step": "before"},
+            "has both before_step and after_step; remove one of them",
+        ),
         ({"on_exception": "explode"}, "pause, cancel, skip, reattempt"),
         ({"on_exception": "raise"}, "pause, cancel, skip, reattempt"),
         ({"on_exception": [3]}, "pause, cancel, skip, reattempt"),
@@ -986,7 +989,7 @@ def test_a_name_that_belongs_to_workflow_is_refused(name: str) -> None:
 
     message = refusal(declare)
     assert_names_its_line(message, f"Flow.{name}")
-    assert "belongs to Workflow itself; choose another" in message
+    assert "Workflow uses this name itself; choose another" in message
 
 
 def test_a_node_whose_method_takes_no_self_is_refused() -> None:
@@ -1043,13 +1046,13 @@ def test_a_timeout_that_a_job_cannot_have_is_refused(job: Any) -> None:
 
 def test_options_of_nodes_on_a_function_are_refused() -> None:
     message = refusal(lambda: step_(wait=5)(lambda: None))
-    assert "wait= is for nodes of those" in message
+    assert "wait= is only for nodes of those" in message
 
     def work() -> None: ...
 
     message = refusal(lambda: task(work))
     assert_names_its_line(message, "work")
-    assert "@task is for nodes of those" in message
+    assert "@task is only for nodes of those" in message
 
 
 def test_a_step_without_method_and_job_is_refused() -> None:
@@ -1130,8 +1133,8 @@ def test_a_bad_blanket_condition_is_refused() -> None:
         ({"action": "reattempt", "wait": float("nan")}, "wait=nan: write timedelta"),
         ({"action": "reattempt", "wait": 1e300}, "it is too long"),
         ({"action": "reattempt", "wait": -5}, "cannot be negative"),
-        ({"action": "skip", "on": (3,)}, "exception classes, dotted names of them, or callables"),
-        ({"action": "skip", "on": (int,)}, "exception classes, dotted names of them, or callables"),
+        ({"action": "skip", "on": (3,)}, "exception classes, their dotted names, or callables"),
+        ({"action": "skip", "on": (int,)}, "exception classes, their dotted names, or callables"),
     ],
     ids=str,
 )

@@ -352,7 +352,7 @@ def test_check_tells_the_runs_that_go_on_from_those_that_heal_and_those_that_can
     assert verdicts(apps(version("a", "x", "b", "c"), worker=False)) == {run.id: Verdict.HEALS}
     [left] = check(apps(version("a", "c"), worker=False).engine)
     assert left.verdict is Verdict.CANNOT_CONTINUE
-    assert "which Delivery does not define any more" in left.reasons[0]
+    assert "which Delivery no longer defines" in left.reasons[0]
     [gone] = check(apps(noted, worker=False).engine)
     assert gone.reasons == ("the app does not include 'Delivery'",)
 

@@ -96,7 +96,7 @@ def test_a_node_that_kills_its_workers_is_named_by_its_name(apps: Apps) -> None:
     crash(victim, reaped_by=app, max_recoveries=0)
     gates[0].open()
     assert state(run) == "paused"
-    with pytest.raises(RunPaused, match="'work' took its worker down"):
+    with pytest.raises(RunPaused, match="'work' crashed its worker"):
         run.result(timeout=60)
 
 

@@ -406,7 +406,7 @@ def test_a_node_that_kills_its_process_is_limited_and_pauses_whatever_its_policy
     assert state(run) == "paused"
     assert attempts(run) == [("failed", "recovered")] * 3
     assert "TooManyRecoveries" in last(run).error.type
-    assert "'work' took its worker down" in last(run).error.message
+    assert "'work' crashed its worker" in last(run).error.message
 
 
 def test_a_resume_after_too_many_crashes_gives_a_fresh_budget(apps: Apps) -> None:

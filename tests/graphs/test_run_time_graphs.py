@@ -233,7 +233,7 @@ def test_a_spread_over_something_else_than_a_list_fails(apps: Apps) -> None:
     g.spread("part", over=listing.output, job=doubled, arg="number")
     run = apps(*ALL).start(g)
     wait_for(run, "paused")
-    with pytest.raises(RunPaused, match="goes over a list, not over int"):
+    with pytest.raises(RunPaused, match="a spread needs a list, not a value of type int"):
         run.result()
 
 

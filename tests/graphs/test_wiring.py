@@ -329,13 +329,13 @@ def test_arrows_in_a_circle_are_refused_when_the_graph_is_started(testing: Testi
 @pytest.mark.parametrize("wrong", ["b", 5, [5]])
 def test_an_arrow_joins_nodes_and_nothing_else(wrong: Any) -> None:
     a = Drawing().one("a")
-    with pytest.raises(DefinitionError, match="join nodes of a graph"):
+    with pytest.raises(DefinitionError, match="connect nodes of a graph"):
         a >> wrong
-    with pytest.raises(DefinitionError, match="join nodes of a graph"):
+    with pytest.raises(DefinitionError, match="connect nodes of a graph"):
         a << wrong
-    with pytest.raises(DefinitionError, match="join nodes of a graph"):
+    with pytest.raises(DefinitionError, match="connect nodes of a graph"):
         wrong >> a
-    with pytest.raises(DefinitionError, match="join nodes of a graph"):
+    with pytest.raises(DefinitionError, match="connect nodes of a graph"):
         wrong << a
 
 

@@ -49,8 +49,8 @@ def test_a_step_with_other_arguments_is_told() -> None:
         return total + child(number) + sum(work.map([1, 3]))
 
     assert told(old(), flow) == [
-        'work: recorded with {"args":[1]}; the code now asks for it with {"args":[2]}',
-        'work#3: recorded with {"args":[2]}; the code now asks for it with {"args":[3]}',
+        'work: recorded with {"args":[1]}; the code now requests it with {"args":[2]}',
+        'work#3: recorded with {"args":[2]}; the code now requests it with {"args":[3]}',
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_step_that_is_gone_is_told_for_runs_that_end_and_for_runs_in_flight() 
         return child(number)
 
     in_flight = told(old(), flow, until="sleep")
-    assert in_flight == ["work: recorded (step, completed); the code now goes on without it"]
+    assert in_flight == ["work: recorded (step, completed); the code now continues without it"]
     assert told(old(), flow) == [
         "work: recorded (step, completed); the code now returns 1 without it",
         "work#2: recorded (spawn, completed); the code now returns 1 without it",
@@ -102,7 +102,7 @@ def test_a_value_added_before_recorded_steps_is_told() -> None:
         return total + child(number) + sum(work.map([1, 2]))
 
     [line, *_] = told(old(), flow)
-    assert line == "now: not recorded as done, unlike 'work'; the code now asks for it first"
+    assert line == "now: not recorded as done, unlike 'work'; the code now requests it first"
 
 
 def test_a_finished_run_that_asks_for_more_is_told() -> None:
@@ -112,7 +112,7 @@ def test_a_finished_run_that_asks_for_more_is_told() -> None:
         return int(total) + work(total)
 
     assert told(old(), flow) == [
-        "work#4: not recorded as done, and the run returned 5; the code now asks for it"
+        "work#4: not recorded as done, and the run returned 5; the code now requests it"
     ]
 
 
@@ -234,10 +234,12 @@ def test_code_that_does_not_come_to_rest_is_told_and_not_waited_for() -> None:
         await asyncio.get_running_loop().create_future()
         return number
 
-    stuck = "the run: recorded as finished; the code now does not come to rest within 0.05 s"
+    stuck = "the run: recorded as finished; the code now does not become idle within 0.05 s"
     assert told(old(), blocks, timeout=0.05)[-1] == stuck
     assert told(old(), spins, timeout=0.05)[-1] == stuck
-    assert told(old(), never) == ["the run: recorded as finished; the code now waits for what never comes"]
+    assert told(old(), never) == [
+        "the run: recorded as finished; the code now waits for something that never happens"
+    ]
     let_go.set()
 
 
@@ -264,7 +266,7 @@ def test_the_failure_lists_the_differences_and_says_what_to_do(detent_app: Testi
     with pytest.raises(WorkflowDrifted) as drift:
         replay(run, flow)
     lines = str(drift.value).splitlines()
-    assert lines[0] == f"flow does not follow the recorded run {run['run']['id']}:"
+    assert lines[0] == f"flow differs from the recorded run {run['run']['id']}:"
     assert lines[1] == "  work: recorded (step, completed); the code now returns 1 without it"
     assert len(lines) == 2 + len(drift.value.differences)
     assert "detent.patched('...')" in lines[-1]
@@ -275,12 +277,12 @@ def test_the_failure_lists_the_differences_and_says_what_to_do(detent_app: Testi
     ("change", "reason"),
     [
         (lambda run: run | {"detent": 99}, "it has the format 99, and this version of Detent reads 1"),
-        (lambda run: {"version": 2}, "it is no exported run"),
-        (lambda run: [run], "it is no exported run"),
-        (lambda run: run | {"journal": [{"step_key": 3}]}, "something in it is not as it was written"),
+        (lambda run: {"version": 2}, "it is not an exported run"),
+        (lambda run: [run], "it is not an exported run"),
+        (lambda run: run | {"journal": [{"step_key": 3}]}, "its content was changed or is damaged"),
         (
             lambda run: run | {"run": run["run"] | {"type": "else"}},
-            "it is a run of 'else', and not of 'f",
+            "it is a run of 'else', not of 'f",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_a_speedrun_of_a_reattempt_without_a_wait_ends_with_the_name_of_the_node
             self.reattempt()
 
     run = detent_app.start(Poll)
-    with pytest.raises(DetentError, match=r"did not come to rest.*'ask' is at attempt \d+"):
+    with pytest.raises(DetentError, match=r"did not become idle.*'ask' is at attempt \d+"):
         detent_app.speedrun(run)
     run.cancel()
 

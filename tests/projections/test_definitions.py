@@ -29,7 +29,7 @@ def test_two_projections_of_one_name_are_refused() -> None:
     class Again(Totals):
         pass
 
-    with pytest.raises(DefinitionError, match="two definitions are called 'totals'"):
+    with pytest.raises(DefinitionError, match="two definitions have the name 'totals'"):
         build(Totals, Again)
 
 
@@ -38,7 +38,7 @@ def test_a_projection_that_is_included_twice_is_one() -> None:
 
 
 def test_two_objects_of_one_projection_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="two definitions are called 'totals'"):
+    with pytest.raises(DefinitionError, match="two definitions have the name 'totals'"):
         build(Totals(), Totals())
 
 
@@ -107,7 +107,7 @@ def test_a_projection_that_needs_arguments_is_included_as_an_object(timeless: Ti
 
 def test_a_projection_that_is_not_included_is_unknown() -> None:
     app = build(Totals)
-    with pytest.raises(UnknownProjection, match="no projection is called 'Nothing'"):
+    with pytest.raises(UnknownProjection, match="this app has no projection 'Nothing'"):
         app.projections.view(Nothing)
     with pytest.raises(UnknownProjection, match="it has totals"):
         app.projections.rebuild("nothing")

@@ -110,7 +110,7 @@ def test_a_certificate_that_would_not_be_checked_is_refused(tmp_path: Path) -> N
             mysql_address(f"mysql://h/shop?ssl_mode={mode}&ssl_ca={ca}")
     with pytest.raises(InvalidAddress, match="ssl_key needs ssl_cert"):
         mysql_address(f"mysql://h/shop?ssl_key={ca}")
-    with pytest.raises(InvalidAddress, match="cannot be used"):
+    with pytest.raises(InvalidAddress, match=f"ssl_ca={ca} is invalid: "):
         mysql_address(f"mysql://h/shop?ssl_ca={ca}")
 
 

@@ -72,10 +72,10 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"deadline": datetime(2030, 1, 1)}, "it has no time zone"),
     ({"deadline": 0}, "more than 0"),
     ({"deadline": timedelta(-1)}, "cannot be negative"),
-    ({"priority": "high"}, "give a whole number; a higher one runs sooner"),
+    ({"priority": "high"}, "give a whole number; higher numbers run first"),
     ({"priority": 1.5}, "give a whole number"),
     ({"priority": True}, "give a whole number"),
-    ({"priority": 10**12}, "from -2,147,483,648 to 2,147,483,647"),
+    ({"priority": 10**12}, "the range is -2,147,483,648 to 2,147,483,647"),
     ({"queue": 5}, "give a text"),
     ({"queue": ""}, "it is empty"),
     ({"allow_multiple": "yes"}, "give True or False"),
@@ -154,7 +154,7 @@ def test_settings_take_durations_in_seconds() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (None, "is the environment variable set"),
+        (None, "is its environment variable set"),
         ("", "give the URL of a database"),
         (5, "give the URL of a database"),
         (Path("shop.db"), "give the URL of a database"),
@@ -263,7 +263,7 @@ DECORATED: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: step(int), "decorates a function, not <class 'int'>"),
     "a partial": (lambda: step(partial(plain, 1)), "decorates a function with a name"),
     "an id that is no text": (lambda: step(id=5)(plain), "id=5 is not accepted: give a text"),
-    "an empty id": (lambda: step(id="")(plain), "is no good"),
+    "an empty id": (lambda: step(id="")(plain), "step name '' is invalid: use 1 to"),
 }
 
 

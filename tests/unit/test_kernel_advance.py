@@ -278,7 +278,7 @@ def test_a_condition_with_nowhere_to_go_is_a_dead_end_and_no_hang() -> None:
     assert plan.end is not None
     assert plan.end.state == "paused"
     assert "DeadEnd" in (plan.end.error or "")
-    assert "leads nowhere" in (plan.end.error or "")
+    assert "is a dead end" in (plan.end.error or "")
     assert ready(plan) == []
 
 
@@ -332,7 +332,7 @@ def test_a_spread_goes_over_a_list_and_nothing_else(value: str) -> None:
     plan.settle("a", 1, ended(value))
     assert plan.end is not None
     assert plan.end.state == "paused"
-    assert "a spread goes over a list" in (plan.end.error or "")
+    assert "a spread needs a list" in (plan.end.error or "")
 
 
 # -- Rows ------------------------------------------------------------------------------------------

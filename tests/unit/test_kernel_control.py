@@ -35,7 +35,7 @@ def test_a_verb_applies_where_it_makes_sense_and_nowhere_else(verb: str, state: 
 def test_a_refusal_says_what_to_do_instead() -> None:
     with pytest.raises(InvalidState, match="fork"):
         check("resume", "run", RunState.CANCELED)
-    with pytest.raises(InvalidState, match="goes on by itself"):
+    with pytest.raises(InvalidState, match="continues by itself"):
         check("resume", "run", "ready")
 
 

@@ -217,7 +217,7 @@ def test_what_needs_the_value_now_is_refused_and_says_what_to_write(
 @pytest.mark.parametrize("operand", [{"a": 1}, {1}, b"x", object(), slice(1, 2), len, 1j])
 def test_what_json_cannot_hold_is_no_operand(operand: Any) -> None:
     for use in (lambda: a == operand, lambda: a[operand], lambda: operator.add([operand], a)):
-        with pytest.raises(DefinitionError, match="an expression takes"):
+        with pytest.raises(DefinitionError, match="an expression accepts"):
             use()
 
 

@@ -106,18 +106,18 @@ HOSTILE = {
     "an unknown kind": (changed("b.kind", "python"), "unknown kind, 'python'"),
     "an unknown dependency": (changed("b.depends_on", ["w", "nobody"]), "'nobody'"),
     "a dependency twice": (changed("b.depends_on", ["w", "w"]), "twice"),
-    "a dependency on itself": (changed("a.depends_on", ["a"]), "need each other: list -> list"),
-    "a circle": (changed("a.depends_on", ["z"]), "need each other"),
-    "two nodes of one name": (changed("b.name", "list"), "two nodes are called 'list'"),
+    "a dependency on itself": (changed("a.depends_on", ["a"]), "depend on each other: list -> list"),
+    "a circle": (changed("a.depends_on", ["z"]), "depend on each other"),
+    "two nodes of one name": (changed("b.name", "list"), "two nodes have the name 'list'"),
     "a name that is a number": (changed("b.name", 7), "name"),
     "an empty name": (changed("b.name", ""), "name"),
     "a name with a colon": (changed("b.name", "a:b"), "name"),
     "a name with a bracket": (changed("b.name", "ship[0]"), "name"),
     "a name with NUL": (changed("b.name", "a\x00b"), "name"),
     "a name too long": (changed("b.name", "x" * 201), "201"),
-    "a run that is not said": (changed("r.run", None), "does not say for which"),
-    "a spread without a job": (changed("s.job", None), "needs a job and an arg"),
-    "a spread without an arg": (changed("s.arg", None), "needs a job and an arg"),
+    "a run that is not said": (changed("r.run", None), "but does not name it"),
+    "a spread without a job": (changed("s.job", None), "has no job or no arg"),
+    "a spread without an arg": (changed("s.arg", None), "has no job or no arg"),
     "an unknown policy": (changed("b.on_exception", "explode"), "'explode'"),
     "a negative wait": (changed("b.wait", -1), "wait"),
     "an endless wait": (changed("b.wait", 1e300), "wait"),
@@ -127,8 +127,11 @@ HOSTILE = {
     "a job too long": (changed("b.job", "x" * 256), "job"),
     "a run that no database can name": (changed("r.run", "x\x00"), "run"),
     "a branch of nothing": (changed("b.branch", ["nobody", True]), "'nobody'"),
-    "a branch of a job": (changed("v.branch", ["s", True]), "no condition"),
-    "a branch of what is not depended on": (changed("z.branch", ["w", True]), "no condition"),
+    "a branch of a job": (changed("v.branch", ["s", True]), "but does not depend on such a condition"),
+    "a branch of what is not depended on": (
+        changed("z.branch", ["w", True]),
+        "but does not depend on such a condition",
+    ),
     "a branch of three": (changed("b.branch", ["w", True, 1]), "branch"),
     "an output of a stranger": (changed("b.args", {"x": {"$expr": ["output", "a"]}}), "output of 'list'"),
     "an output of nobody": (changed("v.value", {"$expr": ["output", "nobody"]}), "output of 'nobody'"),
@@ -141,11 +144,14 @@ HOSTILE = {
     "an operator too few": (changed("v.value", {"$expr": ["add", 1]}), "no such operator"),
     "an operand too many": (changed("v.value", {"$expr": ["neg", 1, 2]}), "no such operator"),
     "an empty expression": (changed("v.value", {"$expr": []}), "no such operator"),
-    "a dict in an expression": (changed("v.value", {"$expr": ["add", {"a": 1}, 2]}), "no expression"),
-    "an expression with company": (changed("v.value", {"$expr": 1, "x": 2}), "stands alone"),
+    "a dict in an expression": (
+        changed("v.value", {"$expr": ["add", {"a": 1}, 2]}),
+        "it is not an expression",
+    ),
+    "an expression with company": (changed("v.value", {"$expr": 1, "x": 2}), "must be the only key"),
     "a literal that is none": (changed("v.value", {"$literal": 5}), "literal"),
     "a literal list": (changed("v.value", [{"$literal": [1]}]), "literal"),
-    "a literal with company": (changed("v.value", {"$literal": {}, "x": 2}), "stands alone"),
+    "a literal with company": (changed("v.value", {"$literal": {}, "x": 2}), "must be the only key"),
     "no JSON": ("{", "JSON"),
     "nothing": ("", "JSON"),
     "a number": ("1", ""),
@@ -167,18 +173,18 @@ def test_a_hostile_document_is_refused_and_told_why(what: str) -> None:
 def test_an_id_that_could_be_taken_for_something_else_is_refused(id: str) -> None:
     document = order()
     document["nodes"][id] = {"name": "odd", "job": "odd"}
-    with pytest.raises(GraphInvalid, match="is no id of a node"):
+    with pytest.raises(GraphInvalid, match="is not a valid node id"):
         read_export(text_of(document), "the import")
 
 
 def test_two_nodes_of_one_id_are_refused_though_json_would_take_the_last() -> None:
     text = '{"version":1,"nodes":{"a":{"name":"x","job":"x"},"a":{"name":"y","job":"y"}}}'
-    with pytest.raises(GraphInvalid, match="'a' stands there twice"):
+    with pytest.raises(GraphInvalid, match="'a' is there twice"):
         read_export(text, "the import")
 
 
 def test_a_field_that_stands_twice_is_refused() -> None:
-    with pytest.raises(GraphInvalid, match="'name' stands there twice"):
+    with pytest.raises(GraphInvalid, match="'name' is there twice"):
         read_export('{"version":1,"nodes":{"a":{"name":"x","name":"y","job":"x"}}}', "the import")
 
 

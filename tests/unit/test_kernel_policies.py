@@ -170,7 +170,7 @@ def test_recovery_waits_are_monotone_and_bounded(recoveries: int) -> None:
 
 
 def test_a_name_without_its_module_is_refused_as_it_would_never_match() -> None:
-    with pytest.raises(DefinitionError, match="has its module before it"):
+    with pytest.raises(DefinitionError, match="give the name with its module"):
         ExceptionPolicy("reattempt", on=("ConnectionError",))
     by_name = ExceptionPolicy("reattempt", on=("builtins.ConnectionError",))
     assert by_name.matches(ConnectionResetError())

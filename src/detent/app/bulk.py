@@ -43,7 +43,7 @@ def resuming(engine: Engine, state: str | None, filters: Filters) -> Walk:
     """The runs that a resume by filter is about."""
     if state not in RESUMABLE:
         raise ConfigurationError(
-            f"state={state!r}: to resume many runs, say state='paused' or state='failed'"
+            f"state={state!r}: to resume many runs, pass state='paused' or state='failed'"
         )
     return Walk(engine, state, filters)
 
@@ -51,7 +51,7 @@ def resuming(engine: Engine, state: str | None, filters: Filters) -> Walk:
 def canceling(engine: Engine, state: str | None, filters: Filters) -> Walk:
     """The runs that a cancel by filter is about."""
     if state is None and not any(value is not None for value in filters.values()):
-        raise ConfigurationError("say which runs to cancel; state='active' is all that are not over")
+        raise ConfigurationError("select the runs to cancel; state='active' selects all that have not ended")
     if state is not None and state in ("finished", "failed", "canceled"):
         raise ConfigurationError(f"a run that is {state} cannot be canceled")
     return Walk(engine, state or ACTIVE, filters)

@@ -85,7 +85,7 @@ def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
     jobs = sorted({item.job for item in engine.store.executions(row.id) if item.state in waits})
     unknown = [job for job in jobs if not engine.registry.knows(job)]
     if unknown:
-        return Verdict.CANNOT_CONTINUE, [f"the app does not know what is pending: {', '.join(unknown)}"]
+        return Verdict.CANNOT_CONTINUE, [f"the app does not know pending work: {', '.join(unknown)}"]
     return Verdict.UNCHANGED, []
 
 
@@ -109,14 +109,14 @@ def _class(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:
             ]
     healing = heal(graph, past)
     said = {
-        "removed": ("{} is done, and not in the code any more", healing.gone),
-        "bypassed": ("{} is new, and comes before what is done: it is bypassed", healing.bypassed),
-        "withdrawn": ("{} has to wait for what is new before it", healing.withdrawn),
-        "begun": ("{} begins", healing.ready),
+        "removed": ("{} is done, and no longer in the code", healing.gone),
+        "bypassed": ("{} is new, and comes before completed nodes: it is bypassed", healing.bypassed),
+        "withdrawn": ("{} has to wait for new nodes before it", healing.withdrawn),
+        "begun": ("{} becomes ready", healing.ready),
     }
     return Verdict.HEALS, [
         sentence.format(", ".join(nodes)) for sentence, nodes in said.values() if nodes
-    ] or ["its graph is another one now"]
+    ] or ["its graph has changed"]
 
 
 def _graph(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:

@@ -166,7 +166,7 @@ def _place(letter: DeadLetter | str) -> tuple[str, str]:
     id = letter if isinstance(letter, str) else letter.id
     run_id, slash, node = id.rpartition("/")
     if not slash:
-        raise NotADeadLetter(id, "not an id of one, which looks like order:o-1/effect:3.0")
+        raise NotADeadLetter(id, "not the id of a letter, such as order:o-1/effect:3.0")
     return run_id, node
 
 

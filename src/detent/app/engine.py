@@ -203,7 +203,7 @@ class Engine(Control):
     def adjust(self, *, serve: Sequence[str] = (), **changes: Any) -> None:
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
         if self.is_open:
-            raise ConfigurationError("the app is open already; adjust it before that")
+            raise ConfigurationError("the app is already open; change its settings before it is opened")
         self.settings = dataclasses.replace(self.settings, **changes)
         declared = tuple(self.settings.queues)
         self.served = tuple(declared_queue(name, declared) for name in serve) or declared

@@ -54,7 +54,7 @@ class _Export(msgspec.Struct):
 def read_export(source: str, document: Any) -> Recording:
     """The recording in an exported document; `source` names it in errors."""
     if not isinstance(document, Mapping) or "detent" not in document:
-        raise ExportUnfit(source, "it is no exported run")
+        raise ExportUnfit(source, "it is not an exported run")
     if document["detent"] != FORMAT:
         raise ExportUnfit(
             source, f"it has the format {document['detent']!r}, and this version of Detent reads {FORMAT}"
@@ -62,6 +62,6 @@ def read_export(source: str, document: Any) -> Recording:
     try:
         found = msgspec.convert(document, _Export)
     except msgspec.ValidationError as error:
-        raise ExportUnfit(source, f"something in it is not as it was written: {error}") from None
+        raise ExportUnfit(source, f"its content was changed or is damaged: {error}") from None
     history = [(item.happened_at, item.event, item.detail) for item in found.history]
     return Recording.of(found.run, found.journal, history, to_micros(found.exported_at))

@@ -180,7 +180,7 @@ def import_graph(engine: Engine, row: RunRow, text: str) -> None:
     """Give a paused run another graph: validated, its jobs known, signed anew, and noted in its history."""
     what = f"the graph for run {row.id}"
     if row.kind in ("function", DECIDER):
-        raise InvalidState("import a graph into", row.id, f"a {row.kind}, and has none")
+        raise InvalidState("import a graph into", row.id, f"a {row.kind}, which has no graph")
     now = engine.clock.now()
     body, signature = read_graph(text, what, now)
     graph = thaw(body, signature, what)

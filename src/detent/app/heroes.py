@@ -40,7 +40,7 @@ class Heroes:
         if identity is not None:
             return identity
         raise ConfigurationError(
-            f"{type(hero).__name__} is not known as a hero; register it with "
+            f"{type(hero).__name__} is not registered as a hero; register it with "
             f"app.hero({type(hero).__name__}, key=lambda it: it.id), or pass a (type, id) pair"
         )
 

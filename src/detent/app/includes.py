@@ -43,7 +43,7 @@ def collect(include: Any) -> list[Served]:
             continue
         if known is not None:
             raise DefinitionError(
-                f"two definitions are called {served.name!r}: {place_of(known)} and {place_of(served)}; "
+                f"two definitions have the name {served.name!r}: {place_of(known)} and {place_of(served)}; "
                 f"give one of them another name, " + _other_name(served)
             )
         if isinstance(served, Step) and served.is_method:

@@ -166,7 +166,7 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
     check_count(RUNS, "limit", limit)
     cursor = filters.get("cursor")
     if not isinstance(cursor, RunFacts | str | None):
-        refuse(RUNS, "cursor", cursor, "give a run, its id, or its cursor: cursor=runs[-1]")
+        refuse(RUNS, "cursor", cursor, "pass a run, its id, or its cursor: cursor=runs[-1]")
     hero = engine.heroes.name(filters.get("hero")) or (None, None)
     return Wanted(
         limit=limit,
@@ -219,7 +219,7 @@ def _moment(name: str, given: Any) -> int | None:
 def _drifted(given: Any) -> dict[str, Attribute]:
     """The attribute of drifted runs; it comes first, so that its index leads: such runs are rare."""
     if given is not None and given is not True:
-        refuse(RUNS, "drifted", given, "drifted=True finds the runs that drifted; leave it out to find all")
+        refuse(RUNS, "drifted", given, "drifted=True finds the runs that drifted; omit it to find all")
     return {DRIFTED: True} if given else {}
 
 
@@ -229,6 +229,6 @@ def _overdue(engine: Engine, state: str | None, given: Any) -> int | None:
     span = check_duration(RUNS, "overdue", given)
     if state not in (None, ACTIVE, RunState.READY, RunState.PERFORMING):
         refuse(
-            RUNS, "overdue", given, f"a run that is {state} is never overdue; leave state={str(state)!r} out"
+            RUNS, "overdue", given, f"a run that is {state} is never overdue; omit state={str(state)!r} out"
         )
     return engine.clock.now() - span_micros(span)

@@ -98,7 +98,7 @@ class Reporter:
             if applied.changed:
                 later(lambda: self.changed(applied.changed))
         except Exception:
-            log.exception("events about %d committed operations could not be made", len(operations))
+            log.exception("could not build the events about %d committed operations", len(operations))
 
     def changed(self, changes: Iterable[RunChange | Recovered]) -> None:
         """Log and emit what a verb has changed."""
@@ -106,7 +106,7 @@ class Reporter:
             try:
                 self._changed(change)
             except Exception:  # the run has been removed since, or the database is away
-                log.warning("a change of a run could not be reported", exc_info=True)
+                log.warning("could not report a change of a run", exc_info=True)
 
     def accepted(self, run_id: str, type: str, queue: str) -> None:
         """An operator has accepted the drift of a run."""
@@ -136,7 +136,7 @@ class Reporter:
         if end.state == RunState.PAUSED and end.error is not None:
             what = decode_error(end.error).message
             facts = {"run": run_id, "type": type}
-            log.error("run %s of %s: it is paused: %s", run_id, type, what, extra=facts)
+            log.error("run %s of %s is paused: %s", run_id, type, what, extra=facts)
         if self._observer.active:
             self._observer.emit(_run_event(run_id, type, queue, end, at, reason))
 

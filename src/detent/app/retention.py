@@ -111,9 +111,9 @@ class Sweeper:
         before = self._clock.now() - self._retention
         removed = remove_expired(self._store, before, stop=self._stopping)
         if removed:
-            log.info("removed %d runs that ended longer ago than the retention", removed)
+            log.info("removed %d runs that ended before the retention time", removed)
 
     def _forget_ids(self) -> None:
         forgotten = self._ids.forget(stop=self._stopping)
         if forgotten:
-            log.info("forgot %d input ids that deciders do not keep any longer", forgotten)
+            log.info("removed %d input ids that have expired", forgotten)

@@ -111,9 +111,7 @@ def checked_url(url: Any) -> str:
     """The address of a database, as a text; the store looks at the rest."""
     example = "for example App('sqlite:///shop.db')"
     if url is None:
-        refuse(
-            APP, "url", url, f"is the environment variable set that it is read from? Give a URL, {example}"
-        )
+        refuse(APP, "url", url, f"is its environment variable set? Give a URL, {example}")
     if not isinstance(url, str) or not url.strip():
         refuse(APP, "url", url, f"give the URL of a database, {example}")
     return url

@@ -151,8 +151,8 @@ def _included(registry: Registry, definition: Any) -> Startable:
     served: Any = plan or definition
     if is_decider(definition):
         raise DefinitionError(
-            f"{definition!r} is a decider; app.start() begins one instance of it and app.execute() gives it "
-            f"inputs; inside a transaction of yours use app.within(connection).enqueue_input()"
+            f"{definition!r} is a decider; app.start() starts one instance and app.execute() gives it "
+            f"inputs; inside your own transaction use app.within(connection).enqueue_input()"
         )
     if isinstance(definition, Step):
         raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")

@@ -173,7 +173,7 @@ class Waiters:
                 self._warn_of_unserved()
             except Exception as error:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
-                    log.exception("looking for the ends of runs failed")
+                    log.exception("polling for ended runs failed")
                 wait = LOOK_AGAIN
 
     def _look(self, *, everybody: bool) -> bool:
@@ -218,7 +218,7 @@ class Waiters:
             waiter.check_at = float("inf") if why else now + UNSERVED_AGAIN
             if why:
                 log.warning(
-                    "run %s of %s is waited for, but %s",
+                    "waiting for run %s of %s, but %s",
                     waiter.run_id,
                     waiter.row.type,
                     why,

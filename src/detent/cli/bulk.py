@@ -1,4 +1,4 @@
-"""`detent delete`, `resume-all`, `cancel-all`: what asks before it changes much."""
+"""`detent delete`, `resume-all`, `cancel-all`: commands that ask for confirmation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .parameters import attribute, span
 
 
 class Wanted(TypedDict):
-    """What `_filter_options` gives to a command."""
+    """The options that `_filter_options` adds to a command."""
 
     type_: str | None
     queue: str | None
@@ -29,19 +29,24 @@ class Wanted(TypedDict):
 
 
 def _yes_option(function: click.decorators.FC) -> click.decorators.FC:
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def _filter_options(function: click.decorators.FC) -> click.decorators.FC:
     for option in (
-        click.option("--age", type=span, metavar="SPAN", help="Only runs created since then: 90s, 5m, 2d."),
+        click.option(
+            "--age",
+            type=span,
+            metavar="DURATION",
+            help="Only runs created within this duration: 90s, 5m, 2d.",
+        ),
         click.option(
             "--attribute",
             "attributes",
             type=attribute,
             metavar="NAME=VALUE",
             multiple=True,
-            help="Only runs with this attribute; given several times, with all of them.",
+            help="Only runs with this attribute; repeat to require several.",
         ),
         click.option("--queue", help="Only runs on this queue."),
         click.option("--type", "type_", metavar="WORKFLOW", help="Only runs of this workflow."),
@@ -56,10 +61,10 @@ def _filter_options(function: click.decorators.FC) -> click.decorators.FC:
 @_yes_option
 @json_option
 def delete(app: str, id: str, yes: bool, as_json: bool) -> None:
-    """Remove a run that is over, with its children and all that belongs to them."""
+    """Remove an ended run, its children and all their data."""
     with opened(app) as found:
         run = found.run(id)
-        _confirm(f"remove run {run.id} of {run.type} for ever?", yes=yes, as_json=as_json)
+        _confirm(f"remove run {run.id} of {run.type} permanently?", yes=yes, as_json=as_json)
         number = run.delete()
         if as_json:
             write_json({"removed": number})
@@ -74,7 +79,7 @@ def delete(app: str, id: str, yes: bool, as_json: bool) -> None:
 @_yes_option
 @json_option
 def resume_all(app: str, state: str, yes: bool, as_json: bool, **wanted: Unpack[Wanted]) -> None:
-    """Resume all runs that fit; says how many first, and asks."""
+    """Resume all matching runs, after confirmation."""
     with opened(app) as found:
         filters = _filters(found, **wanted)
         _change(
@@ -93,16 +98,16 @@ def resume_all(app: str, state: str, yes: bool, as_json: bool, **wanted: Unpack[
 @click.option(
     "--state",
     type=click.Choice(["active", "ready", "performing", "paused"]),
-    help="Only those; active is all that is not over.",
+    help="Only runs in this state; active: all that have not ended.",
 )
 @_filter_options
-@click.option("--reason", help="Why; it is kept in the history of each run.")
+@click.option("--reason", help="The reason, kept in the history of each run.")
 @_yes_option
 @json_option
 def cancel_all(
     app: str, state: str | None, reason: str | None, yes: bool, as_json: bool, **wanted: Unpack[Wanted]
 ) -> None:
-    """Cancel all active runs that fit; says how many first, and asks."""
+    """Cancel all matching active runs, after confirmation."""
     with opened(app) as found:
         filters = _filters(found, **wanted)
         _change(
@@ -146,11 +151,11 @@ def _change(
 
 
 def _confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    """Go on only with consent; a script gives it with --yes."""
+    """Ask for confirmation; --yes confirms in a script."""
     if yes:
         return
     if as_json:
-        raise click.UsageError("--json does not ask; add --yes")
+        raise click.UsageError("--json cannot ask for confirmation; add --yes")
     click.confirm(question, abort=True)
 
 

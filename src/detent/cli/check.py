@@ -1,4 +1,4 @@
-"""`detent check`: before a deploy, what the runs in flight would meet in the new code."""
+"""`detent check`: predicts, before a deploy, what the new code does to the runs in flight."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _STYLES = {
     Verdict.HEALS: "cyan",
     Verdict.CANNOT_CONTINUE: "bold red",
 }
-_NO_CODE = "it compares runs with code, so give MODULE:APP, not the URL of a database"
+_NO_CODE = "check compares runs with code: give MODULE:APP, not a database URL"
 
 
 @command(name="check", example="detent check shop:app")
 @app_argument
-@click.option("--all", "everything", is_flag=True, help="List also runs that do not notice.")
-@click.option("--strict", is_flag=True, help="Exit with code 1 if any run notices the new code.")
+@click.option("--all", "everything", is_flag=True, help="Also list unchanged runs.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if any run is not unchanged.")
 @json_option
 def check_command(app: str, everything: bool, strict: bool, as_json: bool) -> None:
-    """Say what this code would do to the runs in flight; exit code 1 if one of them cannot continue.
+    """Predict what this code does to the runs in flight; exit code 1 if one cannot continue.
 
-    Reads the database and compares it with the code.  Durable functions are replayed against what they
-    have recorded: no step is executed, and nothing is written.
+    Reads the database and compares it with the code.  Replays durable functions against their records:
+    executes no step, and writes nothing.
     """
     with opened(app) as found:
         if not (found.engine.registry.workflows or found.engine.registry.deciders):

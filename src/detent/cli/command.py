@@ -1,4 +1,4 @@
-"""How our commands behave alike: the app comes first, errors are one line, help ends with an example."""
+"""Common behaviour of commands: APP is the first argument, errors are one line, help ends with an example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APP_VARIABLE = "DETENT_APP"
 
 
 class Failure(click.ClickException):
-    """What went wrong, as one red line; exit code 1."""
+    """An error, shown as one red line; exit code 1."""
 
     def show(self, file: Any = None) -> None:
         click.secho(f"error: {one_line(self.message)}", fg="red", err=True)
@@ -26,7 +26,7 @@ def one_line(text: str) -> str:
 
 
 class Front(click.Group):
-    """Lists its commands in the order of use, and turns Detent's errors into failures."""
+    """Lists its commands in the order of definition, and turns Detent's errors into failures."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -53,7 +53,7 @@ class Command(click.Command):
 
 
 class Loose(click.Option):
-    """An option whose value may be left out; what does not fit it is not taken for its value."""
+    """An option with an optional value; the next argument is its value only if it has the right form."""
 
     def __init__(self, *args: Any, otherwise: str, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -68,7 +68,7 @@ class Loose(click.Option):
 
 
 class AppCommand(Command):
-    """A command on an app, its first argument; DETENT_APP stands in where that is left out."""
+    """A command whose first argument is an app; the default is DETENT_APP."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = self._filled_in(args)
@@ -87,14 +87,14 @@ class AppCommand(Command):
         elif missing and not {"-h", "--help"} & {*args}:
             names = " ".join(param.make_metavar(ctx) for param in arguments)
             raise click.UsageError(
-                f"it takes {names}; APP is MODULE:APP or a database URL, and may be left out "
-                f"when {APP_VARIABLE} is set",
+                f"missing arguments: {names}; APP is MODULE:APP or a database URL, and is optional "
+                f"if {APP_VARIABLE} is set",
                 ctx,
             )
         return super().parse_args(ctx, args)
 
     def _filled_in(self, args: list[str]) -> list[str]:
-        """With the values that were left out: `--overdue shop:app` is `--overdue=1m shop:app`."""
+        """Adds default values of options: `--overdue shop:app` becomes `--overdue=1m shop:app`."""
         loose = {name: param for param in self.params if isinstance(param, Loose) for name in param.opts}
         filled: list[str] = []
         rest = list(args)
@@ -107,7 +107,7 @@ class AppCommand(Command):
         return filled + rest
 
     def _places(self, args: list[str]) -> list[int]:
-        """Where the arguments stand among the options."""
+        """The indexes of the arguments among the options."""
         takes_value = {
             name
             for param in self.params
@@ -128,7 +128,7 @@ class AppCommand(Command):
 
 
 def looks_like_app(text: str) -> bool:
-    """Whether it can be MODULE:APP or a URL."""
+    """Whether the text can be MODULE:APP or a URL."""
     module, colon, rest = text.partition(":")
     return bool(colon) and (
         rest.startswith("//") or (_dotted(module) and _dotted(rest)) or module == "sqlite"
@@ -140,7 +140,7 @@ def _dotted(name: str) -> bool:
 
 
 def command(*, example: str, cls: type[Command] = AppCommand, **options: Any) -> Callable[[F], Command]:
-    """Declare a command, named like its function, with an example."""
+    """Declare a command with an example; its name is that of the function."""
     settings = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
     return click.command(cls=cls, example=example, context_settings=settings, **options)
 

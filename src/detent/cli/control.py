@@ -1,4 +1,4 @@
-"""`detent pause`, `resume`, `cancel`, `fork`, `gc`, `migrate`: what changes something and says so."""
+"""`detent pause`, `resume`, `cancel`, `fork`, `gc`, `migrate`: commands that change something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .parameters import span
 
 
 def _reason_option(function: click.decorators.FC) -> click.decorators.FC:
-    return click.option("--reason", help="Why; it is kept in the run's history.")(function)
+    return click.option("--reason", help="The reason, kept in the history of the run.")(function)
 
 
 @command(example="detent pause shop:app order-42 --reason 'the warehouse is closed'")
@@ -28,7 +28,7 @@ def _reason_option(function: click.decorators.FC) -> click.decorators.FC:
 @_reason_option
 @json_option
 def pause(app: str, id: str, reason: str | None, as_json: bool) -> None:
-    """Stop new work of a run; what executes ends and is recorded."""
+    """Stop new work of a run; executing steps end and are recorded."""
     with opened(app) as found:
         run = found.run(id)
         run.pause(reason=reason)
@@ -54,7 +54,7 @@ def resume(app: str, id: str, accept_drift: bool, as_json: bool) -> None:
 @_reason_option
 @json_option
 def cancel(app: str, id: str, reason: str | None, as_json: bool) -> None:
-    """End a run and its children; what can be undone is undone."""
+    """End a run and its children; compensations run."""
     with opened(app) as found:
         run = found.run(id)
         run.cancel(reason=reason)
@@ -68,7 +68,7 @@ def cancel(app: str, id: str, reason: str | None, as_json: bool) -> None:
 @click.option("--id", "new_id", help="The id of the new run.")
 @json_option
 def fork(app: str, id: str, from_step: str | None, new_id: str | None, as_json: bool) -> None:
-    """Begin a new run that keeps everything before a step; without one, everything that holds."""
+    """Start a new run that keeps the records before a step; by default, all valid records."""
     with opened(app) as found:
         known = found.engine.registry.workflows
         old = found.run(id)
@@ -82,22 +82,22 @@ def fork(app: str, id: str, from_step: str | None, new_id: str | None, as_json: 
 @click.option(
     "--older-than",
     type=span,
-    metavar="SPAN",
-    help="Those that ended longer ago.  [default: the app's retention]",
+    metavar="DURATION",
+    help="Runs that ended longer ago than this.  [default: the app's retention]",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
-@click.option("--dry-run", is_flag=True, help="Only say how many would go.")
+@click.option("--limit", type=click.IntRange(min=1), help="The maximum number.")
+@click.option("--dry-run", is_flag=True, help="Only print how many would be removed.")
 @json_option
 def gc(app: str, older_than: timedelta | None, limit: int | None, dry_run: bool, as_json: bool) -> None:
-    """Remove runs that ended long ago, with all that belongs to them.
+    """Remove runs that ended long ago, with all their data.
 
-    What is active or paused stays, and so does a child as long as its parent.
+    Active and paused runs stay, and so does a child as long as its parent.
     """
     with opened(app) as found:
         engine = found.engine
         age = older_than if older_than is not None else engine.settings.retention
         if age is None:
-            raise click.UsageError("the app has no retention; say how old: --older-than 30d")
+            raise click.UsageError("the app has no retention; give an age: --older-than 30d")
         before = engine.clock.now() - span_micros(age)
         if dry_run:
             number = count_expired(engine.store, before)
@@ -108,7 +108,7 @@ def gc(app: str, older_than: timedelta | None, limit: int | None, dry_run: bool,
             write_json({"removed": number, "dry_run": dry_run, "ended_before": iso(from_micros(before))})
             return
         runs = f"{number} run{'' if number == 1 else 's'}"
-        what = f"{runs} would go" if dry_run else f"[green]✓[/] removed {runs}"
+        what = f"{runs} would be removed" if dry_run else f"[green]✓[/] removed {runs}"
         console().print(f"{what}, ended before {local_time(from_micros(before))}")
 
 
@@ -116,7 +116,7 @@ def gc(app: str, older_than: timedelta | None, limit: int | None, dry_run: bool,
 @app_argument
 @json_option
 def migrate(app: str, as_json: bool) -> None:
-    """Bring the database's tables up to date; twice does nothing."""
+    """Create or update the tables of the database."""
     target = find(app)
     applied = target.app.migrate()
     version = schema(target.app.engine.store)
@@ -131,7 +131,7 @@ def migrate(app: str, as_json: bool) -> None:
 
 
 def report(app: App, run: Run[object], *, as_json: bool) -> None:
-    """What became of a run."""
+    """Print the new state of a run."""
     if as_json:
         write_json(run_document(app, run.row))
     else:

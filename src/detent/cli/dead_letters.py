@@ -1,4 +1,4 @@
-"""`detent decider dead-letters`: what was given up, and may be taken up again."""
+"""`detent decider dead-letters`: lists, replays and discards dead letters."""
 
 from __future__ import annotations
 
@@ -22,18 +22,26 @@ from .output import ago, brief, console, error_title, keep_whole, table, write_j
     "detent decider dead-letters shop:app --decider order --replay-all",
 )
 @app_argument
-@click.option("--decider", metavar="TYPE", help="Only those of this decider.")
-@click.option("--instance", metavar="ID", help="Only those of this instance of the decider.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
-@click.option("--count", "counting", is_flag=True, help="Only say how many there are.")
-@click.option("--replay", "replayed", metavar="LETTER", multiple=True, help="Try this one again, afresh.")
-@click.option("--replay-all", "everything", is_flag=True, help="Try all of them again.")
+@click.option("--decider", metavar="TYPE", help="Only letters of this decider.")
+@click.option("--instance", metavar="ID", help="Only letters of this instance of the decider.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The maximum number."
+)
+@click.option("--count", "counting", is_flag=True, help="Print only the number.")
+@click.option(
+    "--replay",
+    "replayed",
+    metavar="LETTER",
+    multiple=True,
+    help="Try this letter again, with a new retry budget.",
+)
+@click.option("--replay-all", "everything", is_flag=True, help="Try all dead letters again.")
 @click.option(
     "--discard",
     "discarded",
     metavar="LETTER",
     multiple=True,
-    help="Throw this one away; an inbox goes on behind the input that it could not take.",
+    help="Remove this letter; an inbox continues after the input that blocks it.",
 )
 @json_option
 def dead_letters(
@@ -47,7 +55,7 @@ def dead_letters(
     discarded: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """List effects, timers and inboxes that were given up; replay or discard them."""
+    """List, replay or discard dead letters: effects, timers and inboxes that were given up."""
     if instance is not None and decider is None:
         raise click.UsageError("--instance needs --decider")
     with opened(app) as found:
@@ -78,7 +86,7 @@ def _said(replayed: int, discarded: int, report: ReplayReport, *, as_json: bool)
         return
     counts = {**done, "skipped": len(report.skipped)}
     said = ", ".join(f"{verb} {count}" for verb, count in counts.items() if count)
-    console().print(said or "there was nothing to do")
+    console().print(said or "no dead letters matched")
     for one in report.skipped:
         console().print(Text(f"  skipped {one.letter}: {one.reason}"), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""`detent decider`: what concerns event-sourced workflows."""
+"""`detent decider`: commands for event-sourced workflows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .projections import projections
 
 @click.group(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
 def decider() -> None:
-    """Deciders: their states, events, inputs, dead letters and projections."""
+    """Inspect deciders: states, events, inputs, dead letters, projections."""
 
 
 for _command in (show, events, state, observations, dead_letters, projections):

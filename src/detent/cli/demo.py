@@ -1,8 +1,7 @@
 """`detent demo`: an order, a worker, and a kill -9 in the middle.
 
-Nothing is staged but the order: the worker is a real `detent worker`, it is really
-killed, and what the demo claims in the end is counted from a file that the steps
-wrote as they ran.
+The worker is a real `detent worker`, and it is really killed.  The result is counted from
+a file that the steps write when they run.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ _ONCE = [key for key, _ in _ACTS if key not in ("sleep", "pack")]
 
 
 @command(example="detent demo\ndetent demo --url postgresql://user@host/scratch", cls=Command)
-@click.option("--url", help="Another database than a fresh SQLite file; its tables are made.")
+@click.option("--url", help="Another database than a new SQLite file; its tables are created.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the files go.  [default: a temporary folder]",
+    help="The folder for the files.  [default: a temporary folder]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print only what was proved, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
 def demo(url: str | None, folder: Path | None, as_json: bool) -> None:
     """Watch a workflow survive a kill -9.
 
-    Starts an order and a worker, kills the worker in the middle of a step, starts another one, and counts
-    what ran.  The exit code is 1 if anything was lost, or done twice.
+    Starts an order and a worker, kills the worker in the middle of a step, starts another worker, and
+    counts how often each step ran.  The exit code is 1 if anything was lost or done twice.
     """
     home = folder.absolute() if folder is not None else Path(tempfile.mkdtemp(prefix="detent-demo-"))
     home.mkdir(parents=True, exist_ok=True)
@@ -77,7 +76,7 @@ def demo(url: str | None, folder: Path | None, as_json: bool) -> None:
 
 
 class Director:
-    """Lets it happen, and watches it in the database."""
+    """Runs the demo and reads its progress from the database."""
 
     def __init__(self, url: str, home: Path, stage: Stage) -> None:
         self.url = url
@@ -90,13 +89,13 @@ class Director:
         self._began = time.monotonic()
 
     def perform(self) -> Proof:
-        """The whole play."""
+        """Run the whole demo."""
         stage = self._stage
         stage.open(shop.fulfil.function)
         self._began = time.monotonic()
         run = self._app.options(id=self.order).start(shop.fulfil, self.order)
         with stage.running():
-            stage.tell(f"{self.order} is started: it is in the database, and no worker runs yet")
+            stage.tell(f"{self.order} is started: it is stored in the database, and no worker is running yet")
             first = self._hire("the first worker")
             self._watch(run, lambda view: view.packed >= _KILL_AFTER)
             stage.tell(f"kill -9 {first}", alarm=True)
@@ -104,7 +103,7 @@ class Director:
             died = time.monotonic()
             self._watch(run, lambda view: time.monotonic() - died > _DRAMA)
             second = self._hire("another worker")
-            with stage.noticing(f"it notices that {first} is dead, and takes the order up where it was"):
+            with stage.noticing(f"it notices that {first} is dead, and continues the order"):
                 self._watch(run, lambda view: view.taken_up)
             self._watch(run, lambda view: view.over)
             took = time.monotonic() - self._began
@@ -112,7 +111,7 @@ class Director:
         return self._prove(run.refresh(), first, second, took)
 
     def strike(self) -> None:
-        """Leave nothing running."""
+        """Stop everything that is running."""
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
@@ -122,7 +121,7 @@ class Director:
     # The worker
 
     def _hire(self, title: str) -> int:
-        """Start a real worker; it drains by itself should we be gone."""
+        """Start a real worker; it drains if this process ends."""
         arguments = [sys.executable, "-m", "detent", "worker", "detent.demo:app", "--supervised"]
         environment = {**os.environ, shop.URL_VARIABLE: self.url, shop.NOTES_VARIABLE: str(self.notes)}
         with self._log.open("ab") as log:
@@ -150,16 +149,16 @@ class Director:
     # The audience's view
 
     def _watch(self, run: Run[Any], until: Callable[[View], bool]) -> None:
-        """Show what the database says, until it says that."""
+        """Show the state in the database until the condition is met."""
         while True:
             view = self._view(run)
             self._stage.show(view)
             if until(view):
                 return
             if self._worker is not None and self._worker.poll() is not None:
-                raise Failure(f"the worker ended by itself; {self._log} says why")
+                raise Failure(f"the worker ended unexpectedly; see {self._log}")
             if time.monotonic() - self._began > _LONGEST:
-                raise Failure(f"the order was not done in {_LONGEST:.0f} s; {self._log} may say why")
+                raise Failure(f"the order did not finish within {_LONGEST:.0f} s; see {self._log}")
             time.sleep(_LOOK)
 
     def _view(self, run: Run[Any]) -> View:
@@ -215,7 +214,7 @@ def _problems(run: Run[Any], counts: Counter[str], things: Counter[str]) -> Iter
         yield f"not packed: {', '.join(missing)}"
     # What was in hand when the worker was killed may be noted twice; no more than that.
     if sum(things.values()) > len(shop.PARCELS) + 1:
-        yield "things were packed again that were packed before"
+        yield "some things were packed twice"
 
 
 def _act(step: Step) -> str:
@@ -235,7 +234,7 @@ def _shown(key: str, title: str, step: Step | None) -> Act:
 
 
 def _command() -> str:
-    """How to call detent again from this shell."""
+    """How to call detent from this shell."""
     name = Path(sys.argv[0])
     if name.name != "detent":
         return "python -m detent"

@@ -1,4 +1,4 @@
-"""How the demo looks: live in a terminal, line by line elsewhere, or not at all."""
+"""The output of the demo: live in a terminal, line by line elsewhere, or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from .output import STYLES, span
 
-_NOTES = {"sleep": "no thread waits, no process needs to live"}
+_NOTES = {"sleep": "no thread waits, and no process has to stay alive"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Act:
 
 @dataclass(frozen=True)
 class View:
-    """The order, as the database has it."""
+    """The state of the order in the database."""
 
     order: str
     state: str
@@ -49,13 +49,13 @@ class View:
 
     @property
     def now(self) -> Act | None:
-        """What comes next, or runs."""
+        """The step that runs, or the next one."""
         return next((act for act in self.acts if not act.done), None)
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the steps themselves wrote down."""
+    """The counts that the steps wrote to the file."""
 
     order: str
     state: str
@@ -90,7 +90,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Curtain:
-    """Where to look afterwards."""
+    """The commands to inspect the order afterwards."""
 
     command: str
     url: str
@@ -98,7 +98,7 @@ class Curtain:
 
 
 class Stage:
-    """Shows nothing; what every stage can do."""
+    """Prints nothing; the base of all outputs."""
 
     worker: int | None = None
 
@@ -144,7 +144,7 @@ class Lines(Stage):
             self._line(f"   packing: {view.packed} of {view.of}")
 
     def finish(self, proof: Proof, curtain: Curtain) -> None:
-        self._line("what the steps wrote down as they ran:")
+        self._line("what the steps recorded when they ran:")
         for name, count in proof.counts.items():
             self._line(f"   {name} ran {_times(count)} {_remark(name, count, proof)}".rstrip())
         for problem in proof.problems:
@@ -257,7 +257,7 @@ class Theatre(Stage):
             else Text("\n".join(f"✗ {problem}" for problem in proof.problems), style="bold red")
         )
         result = Text.assemble(("result  ", "dim"), _result(proof)) if proof.holds else Text()
-        steps = Text("What the steps wrote down as they ran", style="bold")
+        steps = Text("What the steps recorded when they ran", style="bold")
         self._out.print()
         self._out.print(Padding(Group(steps, Text(), rows, Text(), verdict, result), (0, 4)))
         self._out.print()
@@ -268,7 +268,7 @@ class Theatre(Stage):
 
 
 def stage_for(out: Console | None) -> Stage:
-    """The stage that suits where the output goes."""
+    """The output that fits stdout."""
     if out is None:
         return Stage()
     return Theatre(out) if out.is_terminal and not out.is_dumb_terminal else Lines(out)
@@ -294,7 +294,7 @@ def _result(proof: Proof) -> str:
 
 def _look_yourself(proof: Proof, curtain: Curtain) -> list[str]:
     return [
-        "Look for yourself:",
+        "Inspect it yourself:",
         f"{curtain.command} show {curtain.url} {proof.order}",
         f"{curtain.command} runs {curtain.url}",
         f"cat {curtain.notes}",

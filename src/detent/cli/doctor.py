@@ -1,4 +1,4 @@
-"""`detent doctor`: is all well between this app, its database and its workers?"""
+"""`detent doctor`: checks the app, its database and its workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OVERDUE = 10.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: str
@@ -42,9 +42,9 @@ class Finding:
 @app_argument
 @json_option
 def doctor(app: str, as_json: bool) -> None:
-    """Check the database, its workers and the work that waits.
+    """Check the database, the workers and the waiting work.
 
-    Nothing is changed.  The exit code is 1 when something is bad.
+    Changes nothing.  The exit code is 1 if a check is bad.
     """
     target = find(app)
     findings = []
@@ -68,7 +68,7 @@ def _style(finding: Finding) -> str:
 
 
 def examine(target: Target) -> Iterator[Finding]:
-    """Look at everything, from the ground up; what stands on something broken is left out."""
+    """Run all checks in order; skip those that depend on a failed one."""
     store = target.app.engine.store
     try:
         ground = _ground(target, store)
@@ -89,7 +89,7 @@ def examine(target: Target) -> Iterator[Finding]:
 
 
 def _ground(target: Target, store: Store) -> list[Finding]:
-    """Whether there is a database, with our tables."""
+    """Whether the database exists and has Detent's tables."""
     url = target.app.engine.url
     where = f"{kind(url)}, {place(url)}"
     began = time.perf_counter()
@@ -125,8 +125,8 @@ def _durability(store: Store) -> Finding:
     return Finding(
         "durability",
         WARNING,
-        f"{found}: the last commits may be lost with the machine's power",
-        f"set {wanted} in the server, unless you can live with that",
+        f"{found}: a power failure may lose the last commits",
+        f"set {wanted} in the server, unless you accept this",
     )
 
 
@@ -135,7 +135,7 @@ def _commit(store: Store) -> Finding:
     found = f"a small transaction takes {seconds * 1000:.1f} ms"
     if seconds < _SLOW_COMMIT:
         return Finding("commit", OK, found)
-    return Finding("commit", WARNING, found, "every step waits for one: look at the disk, or the network")
+    return Finding("commit", WARNING, found, "every step waits for a commit: check the disk or the network")
 
 
 def _wake_ups(target: Target, store: Store) -> Finding:
@@ -145,12 +145,12 @@ def _wake_ups(target: Target, store: Store) -> Finding:
     finally:
         other.close()
     if seconds is not None:
-        return Finding("wake-ups", OK, f"heard after {seconds * 1000:.0f} ms")
+        return Finding("wake-ups", OK, f"received after {seconds * 1000:.0f} ms")
     return Finding(
         "wake-ups",
         WARNING,
-        "a notification was not heard: new work begins late",
-        "through a connection pooler? Give workers a direct connection, or say so: ?pgbouncer=true",
+        "a notification was not received: new work starts late",
+        "if there is a connection pooler, give workers a direct connection, or add ?pgbouncer=true",
     )
 
 
@@ -160,11 +160,11 @@ def _clock(store: Store) -> Finding:
     after = time.time_ns() // 1000
     # What the question itself took tells nothing.
     off = 0.0 if before <= database <= after else max(before - database, database - after) / 1e6
-    found = "the same as the database's" if off < 0.001 else f"{span(off)} off the database's"
+    found = "the same as the database's" if off < 0.001 else f"{span(off)} away from the database's"
     if off < _CLOCK_OFF:
         return Finding("clock", OK, found)
     status = WARNING if off < _CLOCK_FAR_OFF else BAD
-    return Finding("clock", status, found, "timers fire that much early or late: run NTP on both machines")
+    return Finding("clock", status, found, "timers fire early or late by this much: run NTP on both machines")
 
 
 def _workers(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
@@ -181,24 +181,22 @@ def _workers(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: lis
     idle = {item.queue for item in backlog if item.state != ExecutionState.HELD} - served
     if idle:
         queues = ", ".join(sorted(idle))
-        return Finding(
-            "workers", BAD, f"{found}, but no one takes from {queues}", f"{start} --queues {queues}"
-        )
+        return Finding("workers", BAD, f"{found}, but none takes from {queues}", f"{start} --queues {queues}")
     if dead:
-        return Finding("workers", OK, f"{found}: the living ones take their work over within seconds")
+        return Finding("workers", OK, f"{found}: live workers take over their work within seconds")
     return Finding("workers", OK, found)
 
 
 def _definitions(target: Target, backlog: list[Waiting]) -> Finding:
     if not target.definitions:
-        return Finding("definitions", OK, "not checked: a database URL names no code")
+        return Finding("definitions", OK, "not checked: a database URL has no code")
     registry = target.app.engine.registry
     unknown: dict[str, int] = {}
     for item in backlog:
         if not registry.knows(item.job):
             unknown[item.job] = unknown.get(item.job, 0) + item.count
     if not unknown:
-        return Finding("definitions", OK, "the app includes all that is in flight")
+        return Finding("definitions", OK, "the app includes everything in flight")
     jobs = ", ".join(f"{job} ({count})" for job, count in sorted(unknown.items()))
     return Finding(
         "definitions",
@@ -223,11 +221,11 @@ def _overdue(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: lis
     jobs = ", ".join(sorted({item.job for item, _ in late}))
     found = f"{jobs}: the oldest has been due for {span(oldest)}"
     if not any(lives for _, lives in workers):
-        return Finding("overdue", BAD, found, "it begins as soon as there is a worker")
+        return Finding("overdue", BAD, found, "it starts as soon as there is a worker")
     return Finding(
         "overdue",
         WARNING,
         found,
-        f"more workers, or a higher --concurrency, would help; detent runs {target.reference} --overdue "
-        "says who could take what",
+        f"start more workers, or raise --concurrency; detent runs {target.reference} --overdue "
+        "shows the reasons",
     )

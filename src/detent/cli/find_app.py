@@ -1,4 +1,4 @@
-"""From what the user typed to an app: `shop:app`, or a plain database URL."""
+"""Finds the app that the user named: `shop:app`, or a database URL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Target:
-    """An app, and how the user called it."""
+    """An app, and the reference by which the user named it."""
 
     app: App
     reference: str  # safe to print: without a password
@@ -43,7 +43,7 @@ class Target:
 
 @contextmanager
 def opened(reference: str) -> Iterator[App]:
-    """The app, open without a worker, for as long as one command takes."""
+    """The app, open without a worker for the duration of one command."""
     target = find(reference)
     app = target.app
     if not target.definitions:
@@ -62,7 +62,7 @@ def opened(reference: str) -> Iterator[App]:
 
 
 def find(reference: str) -> Target:
-    """The app of `MODULE:APP` or of a URL; nothing is opened."""
+    """The app of `MODULE:APP` or of a URL, not opened."""
     if "://" in reference or reference.startswith("sqlite:") or is_conninfo(reference):
         return _of_url(reference)
     module_name, colon, path = reference.partition(":")
@@ -71,7 +71,7 @@ def find(reference: str) -> Target:
         raise Failure(f"{module_name!r} is a file; write the module: {better}:{path or 'app'}")
     module = _imported(module_name)
     if not colon or not path:
-        raise Failure(f"{reference!r} does not say which app; {_apps_of(module)}")
+        raise Failure(f"{reference!r} does not name an app; {_apps_of(module)}")
     found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
@@ -90,14 +90,14 @@ def _of_url(url: str) -> Target:
 
 
 def require_file(url: str) -> None:
-    """Fail if the URL is that of an SQLite file that is not there; SQLite would make one."""
+    """Fail if the URL names a SQLite file that does not exist, because SQLite would create it."""
     path = sqlite_path(url)
     if path is not None and not path.exists():
-        raise Failure(f"there is no database {path}; `detent migrate {shown(url)}` makes one")
+        raise Failure(f"there is no database {path}; `detent migrate {shown(url)}` creates it")
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of an SQLite URL."""
+    """The file of a SQLite URL."""
     if not url.startswith("sqlite:"):
         return None
     path = unquote(urlsplit(url).path.removeprefix("/"))
@@ -105,14 +105,14 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def kind(url: str) -> str:
-    """What people call the database of a URL."""
+    """The common name of the database of a URL."""
     if is_conninfo(url):
         return "PostgreSQL"
     return _KINDS.get(url.partition(":")[0].partition("+")[0], "database")
 
 
 def place(url: str) -> str:
-    """Where the database of a URL is, without a password."""
+    """The location of the database of a URL, without a password."""
     if url.startswith("sqlite:"):
         path = sqlite_path(url)
         return "in memory" if path is None else str(path)
@@ -152,7 +152,7 @@ def _where(error: BaseException) -> str:
 def _apps_of(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, App | AsyncApp)]
     if not names:
-        return f"{module.__name__} has no detent.App at all; make one: app = detent.App(url, include=[...])"
+        return f"{module.__name__} has no detent.App; create one: app = detent.App(url, include=[...])"
     return "it has " + " and ".join(f"{module.__name__}:{name}" for name in names)
 
 

@@ -1,4 +1,4 @@
-"""`detent graph`, `verify`, `skip`, `reattempt`: runs that go by a graph."""
+"""`detent graph`, `verify`, `skip`, `reattempt`: commands for runs with a graph."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _node_argument(function: click.decorators.FC) -> click.decorators.FC:
     "--export",
     "file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the graph itself to a file, as JSON.",
+    help="Write the graph to a file, as JSON.",
 )
 @click.option(
     "--import",
@@ -56,7 +56,7 @@ def _node_argument(function: click.decorators.FC) -> click.decorators.FC:
 def graph(
     app: str, id: str, form: str | None, whole: bool, file: Path | None, source: Path | None, as_json: bool
 ) -> None:
-    """Draw a run's graph with the states of its nodes; fan-outs are folded."""
+    """Draw the graph of a run with the states of its nodes."""
     with opened(app) as found:
         run = found.run(id)
         if source is not None:
@@ -133,7 +133,7 @@ def _node_document(app: App, node: NodeState) -> dict[str, object]:
 @id_argument
 @json_option
 def verify(app: str, id: str, as_json: bool) -> None:
-    """Recompute a run's chain of ancestry hashes; exit code 1 where somebody has tampered with it."""
+    """Recompute the hashes of a run's nodes; exit code 1 if stored data was changed."""
     with opened(app) as found:
         run = found.run(id)
         broken = run.verify()
@@ -142,14 +142,14 @@ def verify(app: str, id: str, as_json: bool) -> None:
             document = {"run": run.id, "intact": not broken, "settled": settled, "broken": broken}
             write_json(document)
         elif not broken:
-            console().print(f"[green]✓[/] {settled} settled nodes of run [bold]{run.id}[/]: the chain holds")
+            console().print(f"[green]✓[/] {settled} settled nodes of run [bold]{run.id}[/]: all hashes match")
         for one in broken if not as_json else ():
             console().print(
                 Text(f"✘ {one.node}, attempt {one.attempt}", style="bold red"),
-                Text(f"holds {(one.stored or 'nothing')[:16]}…, its past gives {one.expected[:16]}…"),
+                Text(f"stored hash {(one.stored or 'none')[:16]}…, expected {one.expected[:16]}…"),
             )
         if broken:
-            raise Failure(f"the chain of run {run.id} is broken at {len(broken)} of {settled} nodes")
+            raise Failure(f"run {run.id}: {len(broken)} of {settled} hashes do not match")
 
 
 @command(example="detent skip shop:app order-42 check_fraud")
@@ -158,7 +158,7 @@ def verify(app: str, id: str, as_json: bool) -> None:
 @_node_argument
 @json_option
 def skip(app: str, id: str, node: str, as_json: bool) -> None:
-    """Go on as if a node that waits or has stopped were done."""
+    """Continue as if a waiting or failed node were done."""
     with opened(app) as found:
         run = found.run(id)
         run.skip(node)
@@ -171,7 +171,7 @@ def skip(app: str, id: str, node: str, as_json: bool) -> None:
 @_node_argument
 @json_option
 def reattempt(app: str, id: str, node: str, as_json: bool) -> None:
-    """Try a node again that failed or was canceled, with a fresh budget."""
+    """Retry a failed or canceled node, with a new retry budget."""
     with opened(app) as found:
         run = found.run(id)
         run.reattempt(node)

@@ -36,22 +36,22 @@ def type_argument(function: click.decorators.FC) -> click.decorators.FC:
     "--source",
     type=click.Choice([HISTORY, OBSERVATIONS]),
     default=HISTORY,
-    help="Where to look for what happened: in the events, or in what was noted of the inputs.",
+    help="Where to read transitions from: the events, or the recorded inputs.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=INSTANCES,
     show_default=True,
-    help="Look at so many instances at most, the newest ones.",
+    help="Read at most this many instances, the newest ones.",
 )
 @json_option
 def show(
     app: str, type: str, id: str | None, form: str | None, source: str, limit: int, as_json: bool
 ) -> None:
-    """Show a decider's state machine, declared and as it was seen; or one instance with all it has."""
+    """Show the state machine of a decider, declared and seen; or one instance."""
     if id is not None and form is not None:
-        raise click.UsageError(f"--{form} draws the decider; leave the instance out")
+        raise click.UsageError(f"--{form} draws the decider; remove the instance")
     with opened(app) as found:
         if id is not None:
             view = found.deciders.instance(cast(Any, type), id)
@@ -73,8 +73,8 @@ def show(
 @app_argument
 @type_argument
 @id_argument
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Only those behind this number.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this number.")
+@click.option("--limit", type=click.IntRange(min=1), help="The maximum number.")
 @json_option
 def events(app: str, type: str, id: str, after: int, limit: int | None, as_json: bool) -> None:
     """List the events of an instance, in order."""
@@ -94,10 +94,10 @@ def events(app: str, type: str, id: str, after: int, limit: int | None, as_json:
 @app_argument
 @type_argument
 @id_argument
-@click.option("--at", type=click.IntRange(min=0), help="As it was after the event of this number.")
+@click.option("--at", type=click.IntRange(min=0), help="The state after the event with this number.")
 @json_option
 def state(app: str, type: str, id: str, at: int | None, as_json: bool) -> None:
-    """Print the state of an instance, as it is or as it was."""
+    """Print the current or a former state of an instance."""
     with opened(app) as found:
         value = found.state_at(cast(Any, type), id, sequence=at)
         plan = found.engine.registry.decider(type)
@@ -128,7 +128,7 @@ def _events(app: App, type: str, id: str, after: int, limit: int | None) -> list
 def _print_machine(out: Console, view: StateMachineView) -> None:
     ends = [state.status for state in view.states if state.terminal]
     begin = next(state.status for state in view.states if state.initial)
-    out.print(Text.assemble((view.decider, "bold"), f"  begins as {begin}", _ending(ends)))
+    out.print(Text.assemble((view.decider, "bold"), f"  starts as {begin}", _ending(ends)))
     rows = table("from", "input", "to", "seen", "", right=("seen",))
     wrong = {edge.key for edge in view.undeclared}
     for edge in view.transitions:
@@ -181,7 +181,7 @@ def _print_instance(out: Console, view: InstanceView[Any]) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """A value as it would be stored; one that cannot be, as Python shows it."""
+    """A value as it would be stored; if that fails, its repr."""
     try:
         return msgspec.json.decode(Codec().encode(value, "a value"))
     except PayloadError:

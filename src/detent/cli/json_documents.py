@@ -1,4 +1,4 @@
-"""What `--json` prints: plain documents with keys that stay, and times in ISO 8601, UTC."""
+"""Documents that `--json` prints: stable keys, times in ISO 8601 and UTC."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def call_document(app: App, text: str | None) -> Any:
 
 
 def payload(app: App, text: str | None) -> Any:
-    """A stored value; one that this app cannot read (it is encrypted, say) as it is."""
+    """A stored value, decoded; as stored if this app cannot decode it (for example an encrypted one)."""
     if text is None:
         return None
     try:

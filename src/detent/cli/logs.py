@@ -22,7 +22,7 @@ _SHOWN = ("run", "step", "attempt")  # what people see of it
 def set_up(*, as_json: bool, level: str) -> None:
     """Show the log of this process: on stderr for people, on stdout as JSON lines.
 
-    Logging that the user's module has set up stays as it is, unless JSON was asked for.
+    Logging that the user's module has set up stays unchanged, unless JSON was requested.
     """
     root = logging.getLogger()
     if root.handlers and not as_json:
@@ -34,12 +34,12 @@ def set_up(*, as_json: bool, level: str) -> None:
 
 
 def tell(message: str, **facts: Any) -> None:
-    """A line of our own; the facts are keys in the JSON form."""
+    """Log a line of the command itself; the facts are keys in the JSON form."""
     log.info(message, extra={"facts": facts})
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, then what else is known."""
+    """One JSON object per line: time, level, logger, message, then other fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {
@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """`14:03:22 message`, coloured where somebody looks at it."""
+    """`14:03:22 message`, coloured in a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         known = " ".join(f"{name}={value}" for name, value in _known(record, _SHOWN).items())
@@ -71,7 +71,7 @@ class Lines(logging.Formatter):
 
 
 def _known(record: logging.LogRecord, names: tuple[str, ...]) -> dict[str, Any]:
-    """What the record says of its run, or else where the code is that writes it."""
+    """The run fields of the record, or those of the code that logged it."""
     found = log_fields() | {name: getattr(record, name) for name in names if hasattr(record, name)}
     return {name: found[name] for name in names if found.get(name) is not None}
 

@@ -1,4 +1,4 @@
-"""The `detent` command, and all that it can do."""
+"""The `detent` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .worker import worker
 
 
 @click.group(
-    cls=Front, context_settings={"help_option_names": ["-h", "--help"]}, epilog="New here?  detent demo"
+    cls=Front, context_settings={"help_option_names": ["-h", "--help"]}, epilog="First time?  Run detent demo"
 )
 @click.version_option(__version__, prog_name="detent", message="%(prog)s %(version)s")
 def detent() -> None:
     """Durable workflows for Python.
 
-    APP is MODULE:APP, such as shop:app, or a database URL, such as sqlite:///shop.db; the environment
-    variable DETENT_APP stands in where it is left out.  Every command takes --json.
+    APP is MODULE:APP, such as shop:app, or a database URL, such as sqlite:///shop.db.  The default is
+    the environment variable DETENT_APP.  Every command takes --json.
     """
 
 

@@ -1,4 +1,4 @@
-"""`detent decider observations`: the inputs that a decider's instances were given."""
+"""`detent decider observations`: the recorded inputs of a decider."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from .parameters import span_or_moment
 @app_argument
 @type_argument
 @click.argument("id", metavar="[ID]", required=False)
-@click.option("--after", metavar="TIME", help="Only those received since then: 2h ago, or a moment.")
-@click.option("--before", metavar="TIME", help="Only those received before then.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=AT_ONCE, show_default=True, help="At most so many."
+    "--after", metavar="TIME", help="Only inputs received after this moment, or within this duration: 2h."
 )
-@click.option("--cursor", type=click.IntRange(min=1), help="Only those that arrived before this number.")
+@click.option("--before", metavar="TIME", help="Only inputs received before this moment.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=AT_ONCE, show_default=True, help="The maximum number."
+)
+@click.option("--cursor", type=click.IntRange(min=1), help="Only inputs that arrived before this number.")
 @json_option
 def observations(
     app: str,
@@ -41,7 +43,7 @@ def observations(
     cursor: int | None,
     as_json: bool,
 ) -> None:
-    """List the recorded inputs of a decider or of one instance, the newest first."""
+    """List the recorded inputs of a decider or of one instance, newest first."""
     with opened(app) as found:
         rows = found.deciders.observations(
             type, id, after=_moment(after), before=_moment(before), limit=limit, cursor=cursor
@@ -67,7 +69,7 @@ def observations(
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A moment; a span is that long ago."""
+    """A moment; a duration means that long ago."""
     if text is None:
         return None
     given = span_or_moment(text)

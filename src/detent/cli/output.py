@@ -1,4 +1,4 @@
-"""What people see: colours by state, times and spans in words, tables; and JSON for scripts."""
+"""Output: colours by state, times and durations in words, tables, and JSON for scripts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_json(value: Any) -> None:
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without a cage; the first column is never cut off."""
+    """A table without borders; the first column is never cut off."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
     for number, name in enumerate(columns):
         made.add_column(
@@ -61,7 +61,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def keep_whole(made: Table) -> Table:
-    """Give the first column the room that its longest cell needs."""
+    """Make the first column as wide as its longest cell."""
     first = made.columns[0]
     first.min_width = max((len(str(cell)) for cell in first.cells), default=0)
     return made
@@ -82,7 +82,7 @@ def ago(moment: datetime | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration, as exact as people want it."""
+    """A duration with a suitable precision."""
     if seconds is None:
         return "–"
     if seconds < 0.0995:
@@ -96,23 +96,23 @@ def span(seconds: float | None) -> str:
 
 
 def seconds(run: Run[Any]) -> float | None:
-    """How long a run took, where it is over."""
+    """How long a run took, if it has ended."""
     return None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
 
 
 def local_time(moment: datetime) -> str:
-    """In the time zone of whoever reads it."""
+    """A moment in the local time zone."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def brief(value: Any, longest: int = 48) -> str:
-    """A value in one short line."""
+    """A value as one short line."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def brief_call(call: Any, longest: int = 60) -> str:
-    """A call's arguments as one would write them."""
+    """The arguments of a call, as in Python."""
     if not isinstance(call, dict) or not {*call} <= {"args", "kwargs"}:
         return brief(call, longest)
     parts = [brief(value, longest) for value in call.get("args", ())]
@@ -126,11 +126,11 @@ def error_title(error: Error) -> str:
 
 
 def folded(traceback: str) -> tuple[int, list[str]]:
-    """How many lines were left out, and the last ones."""
+    """The number of omitted lines, and the last lines."""
     lines = without_machinery(traceback).rstrip().splitlines()
     return len(traceback.rstrip().splitlines()) - len(lines[-_FOLDED:]), lines[-_FOLDED:]
 
 
 def without_machinery(traceback: str) -> str:
-    """A traceback without the frames that lie between the worker and the user's own code."""
+    """A traceback without the frames between the worker and the user's code."""
     return _MACHINERY.sub("", traceback)

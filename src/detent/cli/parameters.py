@@ -1,4 +1,4 @@
-"""What is typed on a command line, as values: JSON, or the text itself; spans; moments."""
+"""Parses values of the command line: JSON or text, durations, moments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS = {
 
 
 def value_of(text: str) -> Any:
-    """The JSON value, or the text itself where it is no JSON."""
+    """The JSON value, or the text itself if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -40,9 +40,9 @@ def value_of(text: str) -> Any:
 def call_of(
     definition: Definition[Any, Any] | Blueprint, codec: Codec, given: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, fitting the definition's annotations; a usage error where they do not.
+    """The arguments of a call, converted to the definition's annotations; a usage error if that fails.
 
-    `42` is a number where one is wanted, and a text where a text is.
+    `42` is a number, or a text if the annotation is `str`.
     """
     texts: list[str] = []
     named: dict[str, str] = {}
@@ -76,10 +76,10 @@ def _fitting(codec: Codec, text: str, type: Any, what: str) -> Any:
 
 
 def attribute(text: str) -> tuple[str, Attribute]:
-    """`customer=acme`; a whole number, true and false are what they look like."""
+    """`customer=acme`; whole numbers, true and false are converted."""
     name, equals, given = text.partition("=")
     if not name or not equals:
-        raise click.BadParameter(f"{text!r} is no attribute; write NAME=VALUE")
+        raise click.BadParameter(f"{text!r} is not an attribute; write NAME=VALUE")
     value = value_of(given)
     return name, value if isinstance(value, str | int) else given
 
@@ -88,7 +88,7 @@ def hero(text: str) -> tuple[str, str]:
     """`User:7`."""
     type, colon, id = text.partition(":")
     if not type or not colon or not id:
-        raise click.BadParameter(f"{text!r} is no hero; write TYPE:ID")
+        raise click.BadParameter(f"{text!r} is not a hero; write TYPE:ID")
     return type, id
 
 
@@ -96,7 +96,7 @@ def span(text: str) -> timedelta:
     """A duration: `90`, `90s`, `5m`, `2h`, `1d`."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise click.BadParameter(f"{text!r} is no span; write 90, 90s, 5m, 2h or 1d")
+        raise click.BadParameter(f"{text!r} is not a duration; write 90, 90s, 5m, 2h or 1d")
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
@@ -107,4 +107,6 @@ def span_or_moment(text: str) -> timedelta | datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no moment; write 2h, or 2030-01-31T12:00:00+01:00") from None
+        raise click.BadParameter(
+            f"{text!r} is not a moment; write 2h, or 2030-01-31T12:00:00+01:00"
+        ) from None

@@ -1,4 +1,4 @@
-"""`detent decider projections`: how far the read models are, and an operator's verbs."""
+"""`detent decider projections`: the status of read models, and operations on them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,17 @@ from .output import console, keep_whole, span, table, write_json
     "detent decider projections shop:app --skip totals"
 )
 @app_argument
-@click.option(
-    "--rebuild", metavar="NAME", help="Build it anew, from the first event on, beside the live one."
-)
-@click.option("--restart", is_flag=True, help="With --rebuild: give up the rebuild that is under way.")
-@click.option("--skip", metavar="NAME", help="Go on behind the event that blocks it.")
-@click.option(
-    "--position", type=click.IntRange(min=1), help="With --skip: only if it is blocked by that event."
-)
+@click.option("--rebuild", metavar="NAME", help="Rebuild it from the first event, next to the live one.")
+@click.option("--restart", is_flag=True, help="With --rebuild: give up a running rebuild, and start again.")
+@click.option("--skip", metavar="NAME", help="Continue after the event that blocks it.")
+@click.option("--position", type=click.IntRange(min=1), help="With --skip: only if this event blocks it.")
 @json_option
 def projections(
     app: str, rebuild: str | None, restart: bool, skip: str | None, position: int | None, as_json: bool
 ) -> None:
-    """Show how far projections are; rebuild one, or skip the event that blocks it.
+    """Show the status of projections; rebuild one, or skip the event that blocks it.
 
-    Workers of the app do the work.  What an app does not include is not shown before it has begun.
+    Workers of the app do the work.  A projection that the app does not include is shown once it has started.
     """
     with opened(app) as found:
         if rebuild is not None:

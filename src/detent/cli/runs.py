@@ -1,4 +1,4 @@
-"""`detent runs`: finds runs, newest first; and says who could take what is overdue."""
+"""`detent runs`: lists runs, newest first, and explains overdue work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from .parameters import span as span_value
     "detent runs shop:app --drifted"
 )
 @app_argument
-@click.option("--state", type=click.Choice(STATES), help="Only those; active is all that is not over.")
+@click.option(
+    "--state", type=click.Choice(STATES), help="Only runs in this state; active: all that have not ended."
+)
 @click.option("--type", "type_", metavar="WORKFLOW", help="Only runs of this workflow.")
 @click.option("--queue", help="Only runs on this queue.")
 @click.option(
@@ -40,7 +42,7 @@ from .parameters import span as span_value
     type=attribute,
     metavar="NAME=VALUE",
     multiple=True,
-    help="Only runs with this attribute; given several times, with all of them.",
+    help="Only runs with this attribute; repeat to require several.",
 )
 @click.option(
     "--overdue",
@@ -48,11 +50,13 @@ from .parameters import span as span_value
     otherwise="1m",
     type=span_value,
     metavar="[AGE]",
-    help="Only runs with work that nobody took for so long: 90s, 5m.  [default: 1m]",
+    help="Only runs with work that has been due for this long: 90s, 5m.  [default: 1m]",
 )
-@click.option("--drifted", is_flag=True, help="Only runs whose code asked for other things than recorded.")
-@click.option("--cursor", metavar="ID", help="Continue behind this run, the last one of a page.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--drifted", is_flag=True, help="Only runs whose code differed from the record.")
+@click.option("--cursor", metavar="ID", help="Continue after this run, the last one of a page.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The maximum number."
+)
 @json_option
 def runs(
     app: str,
@@ -87,7 +91,7 @@ def runs(
             return
         if not listed:
             asked = state or type_ or queue or attributes or overdue or drifted or cursor
-            console().print("no run fits" if asked else "no runs here", style="dim")
+            console().print("no runs match" if asked else "no runs", style="dim")
             return
         console().print(
             keep_whole(_table(found, listed) if overdue is None else _overdue(found, listed, late))
@@ -110,7 +114,7 @@ def _table(app: App, listed: list[Run[Any]]) -> Table:
 
 
 def _late(app: App, listed: list[Run[Any]], age: timedelta) -> dict[str, Overdue]:
-    """What of each run has been due for the longest; gone again where somebody took it just now."""
+    """The longest overdue execution of each run; none if a worker has just taken it."""
     due = app.engine.clock.now() - span_micros(age)
     found = app.engine.store.overdue([run.id for run in listed], due=due) if listed else []
     return {item.run_id: item for item in reversed(found)}
@@ -118,7 +122,7 @@ def _late(app: App, listed: list[Run[Any]], age: timedelta) -> dict[str, Overdue
 
 def _overdue(app: App, listed: list[Run[Any]], late: dict[str, Overdue]) -> Table:
     workforce = Workforce(app.engine.store)
-    rows = table("id", "workflow", "state", "job", "queue", "due", "who could take it")
+    rows = table("id", "workflow", "state", "job", "queue", "due", "reason")
     for run in listed:
         item = late.get(run.id)
         if item is not None:

@@ -1,4 +1,4 @@
-"""`detent show`, `history`, `workers`: what is in the database."""
+"""`detent show`, `history`, `workers`: commands that read the database."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def history(app: str, id: str, as_json: bool) -> None:
 @app_argument
 @json_option
 def workers(app: str, as_json: bool) -> None:
-    """List the workers, and whether they live."""
+    """List the workers, and whether they are alive."""
     with opened(app) as found:
         listed = living(found.engine.store)
         if as_json:
@@ -104,7 +104,7 @@ def workers(app: str, as_json: bool) -> None:
         if not listed:
             console().print(f"no workers; start one: detent worker {app}", style="dim", markup=False)
             return
-        rows = table("worker", "host", "pid", "", "queues", "concurrency", "started", "last beat")
+        rows = table("worker", "host", "pid", "", "queues", "concurrency", "started", "last heartbeat")
         for row, alive in listed:
             rows.add_row(
                 row.id,
@@ -173,7 +173,7 @@ def _named(item: Execution) -> Text:
 
 
 def _bar(item: Execution, begin: datetime, end: datetime) -> Text:
-    """Where on the line from the run's begin to its end this was."""
+    """The bar of an execution on the timeline of the run."""
     whole = (end - begin).total_seconds() or 1e-6
     start = item.started_at or item.finished_at
     if start is None or (item.finished_at is None and item.state == "scheduled"):
@@ -215,7 +215,7 @@ def _print_errors(out: Console, executions: list[Execution]) -> None:
 
 
 def _noted(run: Run[Any]) -> list[HistoryEvent]:
-    """What the timeline does not show already."""
+    """The history without the events that the timeline shows."""
     return [item for item in run.history() if not (isinstance(item.detail, dict) and "node" in item.detail)]
 
 

@@ -1,4 +1,4 @@
-"""`detent start` and `detent send`: what comes into the database from a shell."""
+"""`detent start` and `detent send`: start runs and send messages."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ from .parameters import attribute, call_of, hero, span, span_or_moment, value_of
 @click.argument("args", metavar="[ARG]...", nargs=-1)
 @click.option("--id", help="The same id twice is the same run.")
 @click.option("--queue", help="Another queue than the workflow's own.")
-@click.option("--priority", type=int, help="A higher one runs sooner.")
-@click.option("--delay", type=span, metavar="SPAN", help="Begin so much later: 90s, 5m, 2h, 1d.")
+@click.option("--priority", type=int, help="A higher priority runs first.")
+@click.option("--delay", type=span, metavar="DURATION", help="Start after this duration: 90s, 5m, 2h, 1d.")
 @click.option(
-    "--deadline", type=span_or_moment, metavar="WHEN", help="Fail the run then: 2h, or an ISO time."
+    "--deadline",
+    type=span_or_moment,
+    metavar="WHEN",
+    help="Fail the run if it has not ended by then: 2h, or an ISO time.",
 )
 @click.option(
     "--attribute",
@@ -40,12 +43,17 @@ from .parameters import attribute, call_of, hero, span, span_or_moment, value_of
     type=attribute,
     metavar="NAME=VALUE",
     multiple=True,
-    help="Find the run by this later; may be given several times.",
+    help="An attribute to find the run by; repeat for several.",
 )
-@click.option("--hero", type=hero, metavar="TYPE:ID", help="What the run is about: it has one such run.")
-@click.option("--allow-multiple", is_flag=True, help="With --hero: start another one all the same.")
+@click.option(
+    "--hero",
+    type=hero,
+    metavar="TYPE:ID",
+    help="The subject of the run; it can have one active run of the workflow.",
+)
+@click.option("--allow-multiple", is_flag=True, help="With --hero: allow another active run.")
 @click.option("--wait", is_flag=True, help="Wait for the result, and print it.")
-@click.option("--timeout", type=span, metavar="SPAN", help="With --wait: wait no longer than this.")
+@click.option("--timeout", type=span, metavar="DURATION", help="With --wait: the longest time to wait.")
 @json_option
 def start(
     app: str,
@@ -63,10 +71,10 @@ def start(
     timeout: timedelta | None,
     as_json: bool,
 ) -> None:
-    """Start a workflow; it is durable when this returns.
+    """Start a workflow; the run is durable when this returns.
 
-    Arguments are JSON, or else plain text; name=value gives one by its name.  What begins with a dash comes
-    after --.
+    Arguments are JSON or plain text; name=value passes one by its name.  Write -- before an argument that
+    begins with a dash.
     """
     with opened(app) as found:
         served = _definition(found, workflow)
@@ -118,12 +126,12 @@ def _wait(run: Run[Any], timeout: timedelta | None) -> None:
 @id_argument
 @click.argument("name", metavar="NAME")
 @click.argument("value", metavar="[VALUE]", default="null")
-@click.option("--message-id", help="The same message id twice is one message.")
+@click.option("--message-id", help="Two messages with the same id are one message.")
 @json_option
 def send(app: str, id: str, name: str, value: str, message_id: str | None, as_json: bool) -> None:
     """Send a run a message, for detent.receive(NAME).
 
-    VALUE is JSON, or else plain text; null when it is left out.
+    VALUE is JSON or plain text; the default is null.
     """
     message = value_of(value)
     with opened(app) as found:

@@ -1,8 +1,8 @@
-"""Several worker processes under one: started, replaced when they die, told to stop.
+"""Supervises several worker processes: starts, replaces and stops them.
 
-The children are in process groups of their own, so that a Ctrl-C in a terminal
-reaches them only through us, once; and their stdin is a pipe from us, so that
-they drain when we are gone, however that came.
+The children have their own process groups, so that Ctrl-C in a terminal reaches them
+only once, through the supervisor.  Their stdin is a pipe from the supervisor, so that
+they drain when it ends for any reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 
 
 class Child:
-    """One place for a worker process, filled again when it falls empty."""
+    """A slot for a worker process, filled again when the process ends."""
 
     def __init__(self, number: int, arguments: Sequence[str]) -> None:
         self.number = number
@@ -33,13 +33,13 @@ class Child:
         self.process: subprocess.Popen[bytes] | None = None
 
     def look(self, now: float) -> None:
-        """Replace the process if it is gone, and its time has come."""
+        """Replace the process if it has ended and the wait is over."""
         if self.process is not None and self.process.poll() is not None:
             lived = now - self._started
             self._wait = FIRST_WAIT if lived > QUICK else min(self._wait * 2, LONGEST_WAIT)
             self._due = now + self._wait
             log.warning(
-                "worker process %d (pid %d) %s; another one follows in %.1f s",
+                "worker process %d (pid %d) %s; starting another one in %.1f s",
                 self.number,
                 self.process.pid,
                 how_it_ended(self.process.returncode),
@@ -60,7 +60,7 @@ class Child:
 
 
 def supervise(arguments: Sequence[str], processes: int) -> int:
-    """Keep that many processes running until a signal comes; return the exit code."""
+    """Keep this many processes running until a signal arrives; return the exit code."""
     children = [Child(number, arguments) for number in range(1, processes + 1)]
     signals: list[int] = []
     called = threading.Event()
@@ -79,8 +79,8 @@ def supervise(arguments: Sequence[str], processes: int) -> int:
 
 
 def _drain(children: Sequence[Child], signals: list[int]) -> int:
-    """Pass the signals on, and wait until all are gone; the second one does not wait."""
-    tell(f"draining {len(children)} processes; once more leaves at once", signal=signals[0])
+    """Pass the signals on and wait until all processes have ended; the second signal kills them."""
+    tell(f"draining {len(children)} processes; a second signal stops at once", signal=signals[0])
     running = [child for child in children if child.process is not None]
     for child in running:
         child.signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ def _drain(children: Sequence[Child], signals: list[int]) -> int:
             return 128 + signals[1]
         time.sleep(LOOK / 2)
     codes = [child.process.returncode for child in running if child.process is not None]
-    tell("all worker processes have drained; bye")
+    tell("all worker processes have drained; stopped")
     return 0 if not any(codes) else 1
 
 
@@ -99,6 +99,6 @@ def how_it_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

@@ -1,8 +1,8 @@
-"""`detent worker`: runs until it is told to stop, then drains.
+"""`detent worker`: runs until it gets a signal, then drains.
 
-The first SIGTERM or SIGINT drains: nothing new is claimed, what runs comes to its
-next step, the rest goes back to the queue.  The second one leaves at once, which
-loses nothing either: other workers notice, and go on.
+The first SIGTERM or SIGINT drains: the worker claims nothing new, running work continues
+to its next step, and the rest goes back to the queue.  The second signal stops at once.
+This loses nothing either: other workers notice, and continue.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ from .supervisor import supervise
 
 @command(example="detent worker shop:app --queues default,high --concurrency 50 --processes 4")
 @app_argument
-@click.option("--queues", metavar="A,B", help="Take from these queues only.  [default: all of the app's]")
-@click.option("--concurrency", type=click.IntRange(min=1), help="How much runs at a time, per process.")
 @click.option(
-    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many processes."
+    "--queues", metavar="A,B", help="Take work from these queues only.  [default: all of the app's]"
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), help="The number of concurrent executions per process."
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="The number of processes."
 )
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long a drain waits for steps that run.  [default: the app's, 10]",
+    help="How long a drain waits for running steps.  [default: the app's, 10]",
 )
 @click.option(
     "--log-level",
@@ -67,14 +71,14 @@ def worker(
     as_json: bool,
     supervised: bool,
 ) -> None:
-    """Run what an app includes, until told to stop.
+    """Run a worker of an app until it is stopped.
 
-    SIGTERM or Ctrl-C drains: what runs comes to its next step, and the exit code is 0.  A second one leaves
-    at once.  Nothing is lost either way.
+    SIGTERM or Ctrl-C drains: running work continues to its next step, and the exit code is 0.  A second
+    signal stops at once.  Neither loses anything.
     """
     target = find(app)
     if not target.definitions:
-        raise Failure("a worker runs code, and a database URL names none; give MODULE:APP")
+        raise Failure("a worker runs code, and a database URL has none; give MODULE:APP")
     set_up(as_json=as_json or log_format == "json", level=log_level)
     _adjust(target.app, queues, concurrency, grace)
     if not supervised:
@@ -95,7 +99,7 @@ def _adjust(app: App, queues: str | None, concurrency: int | None, grace: float 
 
 
 def _child_arguments() -> list[str]:
-    """Our own command line, for one process that is supervised."""
+    """The command line of one supervised process."""
     ctx = click.get_current_context()
     given = ctx.params
     arguments = ["worker", given["app"], "--supervised", "--log-level", given["log_level"]]
@@ -147,12 +151,12 @@ def _serve(target: Target, *, supervised: bool) -> int:
         while not stop.wait(1):  # a wait without end may sleep through a signal that comes to another thread
             pass
         target.app.close()
-    tell("drained; bye", pid=os.getpid())
+    tell("drained; stopped", pid=os.getpid())
     return 0
 
 
 async def _serve_async(app: AsyncApp, *, supervised: bool) -> None:
-    """The same on a loop of its own: async workflows and steps run on it."""
+    """The same on an event loop that also runs async workflows and steps."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -171,11 +175,11 @@ async def _serve_async(app: AsyncApp, *, supervised: bool) -> None:
 def _at_work(app: App) -> None:
     running = app.engine.worker
     id = running.id if running is not None else ""
-    tell(f"worker {id} is at work, pid {os.getpid()}", worker=id, pid=os.getpid())
+    tell(f"worker {id} is running, pid {os.getpid()}", worker=id, pid=os.getpid())
 
 
 def _on_signal(ask: Callable[[], None], app: App) -> None:
-    """The first signal asks to stop, the second does not ask."""
+    """The first signal drains, the second stops at once."""
     asked = threading.Event()
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -183,7 +187,7 @@ def _on_signal(ask: Callable[[], None], app: App) -> None:
             os._exit(128 + number)
         asked.set()
         grace = app.engine.settings.grace.total_seconds()
-        tell(f"draining, for {grace:g} s at most; once more leaves at once", signal=number)
+        tell(f"draining, for at most {grace:g} s; a second signal stops at once", signal=number)
         ask()
 
     signal.signal(signal.SIGTERM, handle)
@@ -191,7 +195,7 @@ def _on_signal(ask: Callable[[], None], app: App) -> None:
 
 
 def _watch_parent(ask: Callable[[], None]) -> None:
-    """Stop when the supervisor is gone: our stdin is a pipe from it, and then ends."""
+    """Stop when the supervisor has ended: stdin is a pipe from it, which is then closed."""
 
     def watch() -> None:
         while os.read(0, 1):

@@ -85,7 +85,7 @@ class Committer:
     def run(self, operation: Operation, *, forever: bool = False) -> Any:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
         if self._leader == threading.get_ident() or threading.get_ident() in self._asides.idents:
-            raise InvalidDecision("?", "decide and evolve write nothing by themselves; return an effect")
+            raise InvalidDecision("?", "decide and evolve must not write; return an effect")
         entry = Entry(operation, None if forever else self.patience)
         entry.may_lead = threading.current_thread() is not threading.main_thread()
         try:
@@ -146,7 +146,7 @@ class Committer:
 
     def forked(self) -> None:
         """In a forked child: refuse every operation.  The leader and the thread are the parent's."""
-        self._mutex = Refusal("the workflow is executed by the process that this one was forked from")
+        self._mutex = Refusal("the workflow is executed by the parent of this forked process")
 
     @property
     def closing(self) -> bool:
@@ -193,7 +193,7 @@ class Committer:
             try:
                 thread.start()
             except RuntimeError:  # the process has as many threads as it may have
-                log.exception("the committer's thread could not be started")
+                log.exception("could not start the thread that commits")
                 return False
             self._thread = thread
         return True
@@ -491,7 +491,7 @@ class Committer:
             self.on_commit(operations, applied)
             told = True
         except Exception:
-            log.exception("what follows %d committed operations failed", len(operations))
+            log.exception("callbacks after %d committed operations failed", len(operations))
         finally:
             slots = self.slots() if applied.leased and not told else None
             if slots is not None:

@@ -130,7 +130,7 @@ def refs(value: Any) -> list[NodeRef]:
     found = []
     for item in listed(value):
         if not isinstance(item, NodeRef | NodeGroup):
-            raise DefinitionError(f">> and << join nodes of a graph, not {item!r}")
+            raise DefinitionError(f">> and << connect nodes of a graph, not {item!r}")
         found += refs(item)
     return found
 

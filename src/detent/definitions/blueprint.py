@@ -48,8 +48,8 @@ class Body(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self.nodes:
             raise DefinitionError(
-                f"{self.get('__qualname__')}.{name} is there twice{_place(self.nodes[name])}: "
-                f"nodes have different names; rename one of them"
+                f"{self.get('__qualname__')}.{name} is defined twice{_place(self.nodes[name])}: "
+                f"nodes need different names; rename one of them"
             )
         if isinstance(value, Step) and value.is_method:
             if name == ANONYMOUS:
@@ -59,7 +59,8 @@ class Body(dict[str, Any]):
                 self.nodes[name] = value
         elif isinstance(value, Step) and value.__qualname__ == f"{self.get('__qualname__')}.{name}":
             raise DefinitionError(
-                f"{value.__qualname__}{_place(value)} is a method of a workflow: its first parameter is self"
+                f"{value.__qualname__}{_place(value)} is a method of a workflow: "
+                f"its first parameter must be self"
             )
         elif isinstance(value, StepMaker):
             if value.node.job is None:
@@ -239,11 +240,11 @@ class Blueprint:
         for name in annotated:
             if name in RESERVED - ANNOTATED:
                 raise DefinitionError(
-                    f"field {self.cls.__qualname__}.{name}: it belongs to Workflow itself; choose another"
+                    f"field {self.cls.__qualname__}.{name}: Workflow uses this name itself; choose another"
                 )
             if name in self.nodes:
                 raise DefinitionError(
-                    f"field {self.cls.__qualname__}.{name}: a node is called like it"
+                    f"field {self.cls.__qualname__}.{name}: a node has the same name"
                     f"{_place(self.nodes[name].step)}; choose another name for one of them"
                 )
 
@@ -254,7 +255,7 @@ class Blueprint:
             raise TypeError(f"{self.name}() has {len(names)} fields, {len(args)} values were given")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(given) < len(args) + len(kwargs):
-            raise TypeError(f"{self.name}() got a field twice")
+            raise TypeError(f"{self.name}() got a field more than once")
         return self.checked_fields(given)
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -298,7 +299,9 @@ class Blueprint:
             declared = Declared(name, given, self.cls.__qualname__)
             declared.anonymous = given in body.anonymous
             if name in body.nodes and given in body.anonymous:
-                raise declared.error("another node has the name that this one gets; rename that")
+                raise declared.error(
+                    "another node has the name that this one would get; rename the other one"
+                )
             own.append((name, declared))
         return own
 
@@ -327,7 +330,7 @@ class Blueprint:
         for condition in self.cancel_conditions:
             if isinstance(condition, str) and not callable(getattr(self.cls, condition, None)):
                 raise DefinitionError(
-                    f"workflow {self.cls.__qualname__} has cancel_if={condition!r} and no such method"
+                    f"workflow {self.cls.__qualname__} has cancel_if={condition!r}, but has no such method"
                 )
 
     def _check_hooks(self) -> None:
@@ -365,13 +368,13 @@ class Blueprint:
             for needed in node.options.needs:
                 if needed is PREVIOUS:
                     if not node.options.chained:
-                        raise node.error("PREVIOUS is for steps: a task has no place in the chain")
+                        raise node.error("PREVIOUS is for steps: a task is not in the chain")
                     if name in before:
                         needs[before[name]] = None
                 else:
                     needs[_resolved(self.cls, node, needed, declared, "depends_on")] = None
             if name in needs:
-                raise node.error("depends on itself; leave it out of depends_on")
+                raise node.error("depends on itself; remove it from depends_on")
             nodes[name] = Node(
                 name=name,
                 depends_on=tuple(needs),
@@ -383,7 +386,7 @@ class Blueprint:
         circle = find_cycle({name: node.depends_on for name, node in nodes.items()})
         if circle:
             raise declared[circle[0]].error(
-                f"these nodes need each other: {' -> '.join(circle)}; take one of these dependencies away"
+                f"these nodes depend on each other: {' -> '.join(circle)}; remove one of these dependencies"
             )
         return class_graph(self.name, nodes)
 
@@ -408,20 +411,20 @@ def _check(cls: Any, node: Declared) -> None:
     if problem is not None:
         raise node.error(f"its name {problem}")
     if node.name in RESERVED:
-        raise node.error("that name belongs to Workflow itself; choose another")
+        raise node.error("Workflow uses this name itself; choose another")
     for name in ("skip_if", "only_if"):
         value = getattr(options, name)
         problem = check_condition(name, value)
         if problem is None and isinstance(value, str) and not callable(getattr(cls, value, None)):
-            problem = f"{name}={value!r}, but the class has no method of that name"
+            problem = f"{name}={value!r}, but the class has no method with that name"
         if problem is not None:
             raise node.error(problem)
     if options.skip_if is not None and options.only_if is not None:
-        raise node.error("has skip_if and only_if; one of them is enough")
+        raise node.error("has both skip_if and only_if; remove one of them")
     if options.before_step is not None and options.after_step is not None:
-        raise node.error("has before_step and after_step; it stands in one place")
+        raise node.error("has both before_step and after_step; remove one of them")
     if not options.chained and (options.before_step is not None or options.after_step is not None):
-        raise node.error("is a task, which has no place in the chain; make it a step, or use depends_on")
+        raise node.error("is a task, which is not in the chain; make it a step, or use depends_on")
     if options.job is None:
         _check_method(node)
     else:
@@ -437,14 +440,14 @@ def _check_method(node: Declared) -> None:
         raise node.error("has args without a job; a method reads the fields of self")
     if node.step.needed:
         raise node.error(
-            f"takes {', '.join(node.step.needed)}, which nobody gives it: a method reads the fields of self, "
-            f"and self.ctx"
+            f"takes {', '.join(node.step.needed)}, but a method of a node gets no arguments: "
+            f"it reads the fields of self, and self.ctx"
         )
 
 
 def _check_job(node: Declared, job: Any) -> None:
     if not _is_job(job):
-        raise node.error(f"has job={job!r}; a job is a step of its own, or a workflow")
+        raise node.error(f"has job={job!r}; a job is a step or a workflow")
     if isinstance(job, Step) and job.isolation is not None:
         raise node.error(f"has job={job.name!r}: {NO_ISOLATION}")
     if node.step.timeout is None:
@@ -475,8 +478,8 @@ def _chain(cls: type, declared: Mapping[str, Declared]) -> list[str]:
             name, node = next(iter(placed.items()))
             anchor = _anchor(cls, node, declared)
             raise node.error(
-                f"stands next to {anchor!r}, which "
-                + ("is a task and has no place in the chain" if anchor not in placed else "stands next to it")
+                f"is placed next to {anchor!r}, which "
+                + ("is a task and is not in the chain" if anchor not in placed else "is placed next to it")
             )
         name, node = ready
         place = chain.index(_anchor(cls, node, declared)) + int(node.options.after_step is not None)
@@ -502,7 +505,7 @@ def _resolved(cls: type, node: Declared, given: Any, declared: Mapping[str, Decl
         overridden = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
         if any(getattr(one, "function", one) is wanted for one in [other.step, *overridden]):
             return name
-    raise node.error(f"{option}={given!r}: give the name of a node, or the function itself")
+    raise node.error(f"{option}={given!r}: give the name of a node, or its function")
 
 
 def _is_root(cls: type) -> bool:

@@ -302,7 +302,7 @@ class Context:
                 "iterate in the body of",
                 self.run.id,
                 "not a step",
-                "just loop: the steps that it calls are remembered",
+                "use a plain loop: the steps that it calls are recorded",
             )
         self._loops += 1
         return Cursor(self, self._backend, self._loops, items, key)
@@ -312,10 +312,10 @@ class Context:
         """Held by a loop over items; one inside of another would not find its place again."""
         if self._looping:
             raise InvalidState(
-                f"iterate inside of another iterate in step {self.key!r} of",
+                f"iterate inside another iterate in step {self.key!r} of",
                 self.run.id,
                 "in a loop",
-                "make the inner loop a plain one, or a step of its own",
+                "make the inner loop a plain loop, or a separate step",
             )
         self._looping = True
         try:
@@ -386,8 +386,8 @@ class Cursor(Iterable[T]):
             raise InvalidState(
                 f"continue step {self._step.key!r} of",
                 self._step.run.id,
-                "without its place",
-                f"the items no longer hold the one that was done last ({done})",
+                "at an unknown item",
+                f"its items no longer contain the last completed one ({done})",
             )
 
 
@@ -425,7 +425,7 @@ def publish_here(name: str, value: Any) -> None:
     elif threading.current_thread() in _in_steps:
         raise NotInRun(
             "detent.publish()",
-            "it was called in a thread that a step started; carry the context along: "
+            "it was called in a thread that a step started; copy the context: "
             "contextvars.copy_context().run(detent.publish, ...)",
         )
 

@@ -179,7 +179,9 @@ class Decider(Generic[State, Input, Event, Effect]):
         super().__init_subclass__(**options)
         for name in ("initial", "decide", "evolve", "is_terminal", "route", "status"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
-                raise DefinitionError(f"{cls.__qualname__}.{name} is async; it is a pure function: write def")
+                raise DefinitionError(
+                    f"{cls.__qualname__}.{name} is async, but must be a pure function: write def"
+                )
 
 
 def _class_of(value: Any) -> str:
@@ -292,7 +294,7 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
     name = getattr(cls, "type", None)
     if not isinstance(name, str) or not _is_name(name):
         raise DefinitionError(
-            f"{cls.__qualname__} needs a name under which it is stored: type = 'order'"
+            f"{cls.__qualname__} needs a name for the database: type = 'order'"
             f" (at most {LONGEST_TYPE} characters, without : ! @ < # /)"
         )
     for method in ("initial", "decide", "evolve"):
@@ -313,7 +315,7 @@ def _plan(decider: Decider[Any, Any, Any, Any]) -> DeciderPlan:
         if "type" in _fields(kind) and _tag_field(kind) != "type":
             raise DefinitionError(
                 f"input {called} of decider {name!r} has a field `type`: "
-                f"that is where execute_dynamic reads its kind; call it otherwise"
+                f"that is where execute_dynamic reads its kind; rename the field"
             )
     for declared in (inputs, events, effects):
         for called, kind in declared.items():
@@ -385,7 +387,9 @@ def _arguments(cls: type) -> tuple[Any, Any, Any, Any]:
                 scope = vars(sys.modules.get(base.__module__, types.ModuleType("")))
                 arguments = tuple(_resolved(argument, scope, base) for argument in typing.get_args(generic))
                 return typing.cast(tuple[Any, Any, Any, Any], arguments)
-    raise DefinitionError(f"{cls.__qualname__} does not say its types: Decider[State, Input, Event, Effect]")
+    raise DefinitionError(
+        f"{cls.__qualname__} does not declare its types: Decider[State, Input, Event, Effect]"
+    )
 
 
 def _resolved(annotation: Any, scope: Mapping[str, Any], cls: type) -> Any:
@@ -397,7 +401,9 @@ def _resolved(annotation: Any, scope: Mapping[str, Any], cls: type) -> Any:
                 annotation, dict(scope), dict(vars(cls))
             )  # a forward reference, as typing resolves them
         except NameError as error:
-            raise DefinitionError(f"{cls.__qualname__}: {annotation!r} is not known ({error})") from None
+            raise DefinitionError(
+                f"{cls.__qualname__}: {annotation!r} could not be resolved ({error})"
+            ) from None
     return annotation
 
 

@@ -85,7 +85,7 @@ class Decision:
         if not self.events:
             raise InvalidDecision(
                 "?",
-                "every input yields at least one event; what is refused or ignored is an event too "
+                "every input needs at least one event; what is refused or ignored is an event too "
                 "(Decision.event(CancelRefused(...)))",
             )
 

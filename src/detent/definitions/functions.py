@@ -68,7 +68,7 @@ class Definition(Generic[P, R_co]):
         self.is_async: bool = inspect.iscoroutinefunction(function)
         _check_name(self.kind, self.name)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise self._error("is a generator; return a list, or publish() what comes")
+            raise self._error("is a generator; return a list, or publish() the items")
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
         self.types = Signature(function)
@@ -307,7 +307,7 @@ class Step(Definition[P, R_co]):
             raise self._error(f"has on_exception={on_exception!r}; it is one of {', '.join(ACTIONS)}")
         if not self.node.chained or self.node.given:
             what = ", ".join(f"{name}=" for name in self.node.given) or "@task"
-            raise self._error(f"is no method of a Workflow class: {what} is for nodes of those")
+            raise self._error(f"is not a method of a Workflow class: {what} is only for nodes of those")
 
     def _seconds(self, timeout: Any) -> float | None:
         if timeout is None:
@@ -316,9 +316,9 @@ class Step(Definition[P, R_co]):
 
     def _check_node(self, executor: str, id: str | None) -> str:
         if id is not None:
-            raise self._error(f"is a method, and its node is called like it: rename it rather than id={id!r}")
+            raise self._error(f"is a method, and its node has its name: rename it instead of id={id!r}")
         if executor == "process":
-            raise self._error("is a method: another process cannot have its object; use job=a_step instead")
+            raise self._error("is a method, which another process cannot call; use job=a_step instead")
         return "raise"  # what becomes of it is decided by policies
 
     # In a Workflow class a step is a method: `self.validate()` just calls it.
@@ -515,7 +515,7 @@ def _check_function(kind: str, function: Any) -> None:
     if not hasattr(function, "__name__"):
         raise DefinitionError(
             f"@{kind} decorates a function with a name, not {function!r}; "
-            f"call it in a function of its own: def charge(...): ..."
+            f"call it in a named function: def charge(...): ..."
         )
 
 
@@ -524,6 +524,6 @@ def _check_name(kind: str, name: Any) -> None:
         refuse(f"@{kind}()", "id", name, "give a text, for example id='charge'", InvalidOption)
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or any(c in name for c in "#/:"):
         raise DefinitionError(
-            f"{kind} name {name!r} is no good: 1 to {LONGEST_NAME} printable characters, "
+            f"{kind} name {name!r} is invalid: use 1 to {LONGEST_NAME} printable characters, "
             f"without '#', '/' and ':'"
         )

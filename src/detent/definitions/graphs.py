@@ -126,7 +126,7 @@ class Graph:
         block = self._blocks[-1]
         if "on_error" in options:
             raise DefinitionError(
-                "fan_out takes no on_error; write `with g.on_error(node):` for each node of it"
+                "fan_out takes no on_error; write `with g.on_error(node):` for each of its nodes"
             )
         before = block.last
         nodes = []
@@ -224,7 +224,7 @@ class Graph:
         if not isinstance(given, NodeRef) or given.graph is not self:
             raise DefinitionError(f"g.on_error({node!r}): give a node of this graph")
         if self._nodes[node.id]["branch"] != self._blocks[-1].branch:
-            raise DefinitionError(f"g.on_error({node!r}) is written in another block than the node")
+            raise DefinitionError(f"g.on_error({node!r}) must be in the same block as the node")
         self._handle(node.id)
         with self._inside(node.id, False, self._blocks[-1].last) as block:
             yield node
@@ -239,11 +239,11 @@ class Graph:
         if node["kind"] != JOB_KIND:
             raise DefinitionError(f"node {node['name']!r} is a {node['kind']}; error branches are for jobs")
         if node.get("on_error"):
-            raise DefinitionError(f"node {node['name']!r} has an error branch already")
+            raise DefinitionError(f"node {node['name']!r} already has an error branch")
         if node.get("on_exception") not in (None, "reattempt"):
             raise DefinitionError(
                 f"node {node['name']!r} has on_exception={node['on_exception']!r} and an error branch; "
-                f"leave on_exception out, or write 'reattempt'"
+                f"remove on_exception, or write 'reattempt'"
             )
         node["on_error"] = True
 
@@ -427,7 +427,7 @@ class Graph:
         name = job_name(job)
         known = self.jobs.setdefault(name, job)
         if known is not job:
-            raise DefinitionError(f"two definitions are called {name!r}; give one of them another id")
+            raise DefinitionError(f"two definitions have the name {name!r}; give one of them another id")
         return name
 
     def _check_job(self, name: str, job: Any, given: Mapping[str, Any]) -> None:
@@ -440,7 +440,7 @@ class Graph:
             job.check_arguments((), dict(given))
         elif isinstance(job, Step | FunctionWorkflow):
             if job.kind == "step" and job.is_method:  # type: ignore[union-attr]
-                raise DefinitionError(f"node {name!r}: {job!r} is a method; a job is a step of its own")
+                raise DefinitionError(f"node {name!r}: {job!r} is a method; a job must be a plain step")
             try:
                 job.check_arguments((), dict(given))
             except TypeError as error:
@@ -459,7 +459,7 @@ class Graph:
         if not self._nodes:
             raise DefinitionError(f"graph {self.name!r} has no nodes")
         if len(self._blocks) > 1:
-            raise DefinitionError(f"graph {self.name!r} is started inside of a `with g.when(...)` block")
+            raise DefinitionError(f"graph {self.name!r} is started inside a `with g.when(...)` block")
         nodes = {}
         for id, node in self._nodes.items():
             fields = {key: value for key, value in node.items() if key not in _BUILDING}
@@ -561,7 +561,7 @@ class Template(Definition[P, None], Generic[P]):
     def __init__(self, function: Callable[Concatenate[Graph, P], None], name: str | None = None) -> None:
         super().__init__(function, name)  # type: ignore[arg-type]
         if self.is_async:
-            raise self._error("is async; a template only writes down, so it needs no await")
+            raise self._error("is async; a template only builds a graph, so it must be a def")
         if not self._parameters:
             raise self._error("needs a first parameter, the graph")
         self.queue: str | None = None
@@ -586,7 +586,9 @@ class Template(Definition[P, None], Generic[P]):
         function: Callable[..., Any] = self.function
         made = function(g, *args, **kwargs)
         if inspect.isawaitable(made) or made is not None:
-            raise self._error("returned something; it adds nodes to the graph that it is given")
+            raise self._error(
+                "returned a value; a template adds nodes to the graph that it gets, and returns None"
+            )
         return g
 
 

@@ -93,7 +93,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.wait, bool) or not isinstance(self.wait, timedelta | int | float):
             raise DefinitionError(f"wait={self.wait!r}: write timedelta(minutes=5), or a number of seconds")
         if not isinstance(self.wait, timedelta) and not math.isfinite(self.wait):
-            raise DefinitionError(f"wait={self.wait!r}: a wait comes to an end")
+            raise DefinitionError(f"wait={self.wait!r}: a wait must be finite")
         span = span_micros(self.wait) / 1e6
         if span < 0:
             raise DefinitionError(f"wait={self.wait!r}: a wait cannot be negative")

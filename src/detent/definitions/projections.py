@@ -89,7 +89,7 @@ def _plan(projection: Projection) -> ProjectionPlan:
     name: Any = getattr(cls, "name", None)
     if not isinstance(name, str) or not name or name != name.strip() or len(name) > LONGEST_NAME:
         raise DefinitionError(
-            f"{cls.__qualname__} needs a name under which it is stored: name = 'totals' "
+            f"{cls.__qualname__} needs a name for the database: name = 'totals' "
             f"(1 to {LONGEST_NAME} characters)"
         )
     if not name.isprintable():
@@ -99,7 +99,9 @@ def _plan(projection: Projection) -> ProjectionPlan:
     for option in ("batch", "version"):
         number: Any = getattr(cls, option)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise DefinitionError(f"projection {name!r} has {option}={number!r}; it is a number from 1 on")
+            raise DefinitionError(
+                f"projection {name!r} has {option}={number!r}; it must be a number, 1 or more"
+            )
     if not isinstance(cls.retry, Retry):
         raise DefinitionError(f"projection {name!r} has retry={cls.retry!r}; write Retry(first=...)")
     return ProjectionPlan(name=name, projection=projection, deciders=_deciders(cls, name))

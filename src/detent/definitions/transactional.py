@@ -27,7 +27,7 @@ def problem_of(step: Declared, parameters: int, transactional: bool, isolation: 
         names = ", ".join(repr(name) for name in ISOLATIONS)
         return f"has isolation={isolation!r}; it is one of {names}"
     if not transactional:
-        return "has an isolation but no transaction; write transactional=True, too" if isolation else None
+        return "has isolation= but is not transactional; add transactional=True" if isolation else None
     if isolation is not None and step.is_method:
         return f"is a node of a graph: {NO_ISOLATION}"
     if step.timeout is not None and not step.is_async:

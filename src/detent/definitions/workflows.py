@@ -170,8 +170,8 @@ class Workflow(metaclass=WorkflowType):
     def _refuse_change(self, name: str) -> None:
         if name in blueprint(type(self)).fields:
             raise AttributeError(
-                f"{type(self).__name__}.{name} is what the run was started with: other nodes, on other "
-                f"machines, would not see a change; write it to where they look"
+                f"{type(self).__name__}.{name} is an input of the run and cannot be changed: other nodes, on "
+                f"other machines, would not see it; store the value where they can read it"
             )
 
     # What runs it knows of
@@ -179,7 +179,7 @@ class Workflow(metaclass=WorkflowType):
     @property
     def ctx(self) -> Context:
         """The context of the node that runs: attempt, logger, heartbeat, idempotency_key, iterate."""
-        return self._executing("ask for the ctx of")
+        return self._executing("read the ctx of")
 
     @property
     def run(self) -> RunInfo:

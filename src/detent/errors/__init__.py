@@ -1,73 +1,73 @@
 """Every error that Detent raises on purpose, in one tree.
 
     DetentError
-    ├── DefinitionError            the code that describes a workflow is wrong
-    │   └── GraphInvalid           a graph that cannot be run
-    ├── ConfigurationError         the app is set up wrongly
-    │   ├── InvalidArgument        a value that a function does not accept (also TypeError, ValueError)
+    ├── DefinitionError            a definition is invalid
+    │   └── GraphInvalid           a graph cannot be run
+    ├── ConfigurationError         the configuration of the app is invalid
+    │   ├── InvalidArgument        a function does not accept a value (also TypeError, ValueError)
     │   │   └── InvalidOption      the same in a definition (also DefinitionError)
-    │   ├── UnknownScheme          no database is known by that URL
+    │   ├── UnknownScheme          the URL is not of a supported database
     │   ├── InvalidAddress         a part of the URL is malformed, unknown or contradictory
-    │   ├── MissingDriver          the extra for that database is not installed
-    │   ├── UnknownDefinition      the app does not include what was asked for
+    │   ├── MissingDriver          the driver of the database is not installed
+    │   ├── UnknownDefinition      the app does not include the definition
     │   └── UnknownQueue           the app does not declare that queue
     ├── DatabaseError
     │   ├── DatabaseUnavailable    it could not be reached, after retries
     │   │   └── DatabaseReplaced   the file of a SQLite database was deleted, moved or replaced
     │   ├── EncodingUnfit          the database cannot store every text
-    │   ├── ForkedProcess          something belongs to the process that this one was forked from
+    │   ├── ForkedProcess          a forked process used something of its parent
     │   ├── SchemaTooOld           run `detent migrate`
     │   ├── SchemaTooNew           upgrade the package
-    │   └── MigrationChanged       an applied migration is not what it was
+    │   └── MigrationChanged       an applied migration has other content
     ├── PayloadError
-    │   ├── NotSerializable        a value has no JSON form
-    │   ├── NotPicklable           a value cannot go to another process, or come from it
+    │   ├── NotSerializable        a value cannot be represented as JSON
+    │   ├── NotPicklable           a value cannot be passed between processes
     │   ├── PayloadTooLarge        a value is larger than the app allows
-    │   │   └── PacketTooLarge     a value is larger than the database server takes
-    │   ├── NameUnfit              an id or a name that a database cannot store
-    │   ├── CannotDecode           stored JSON does not fit the annotated type
-    │   ├── ExportUnfit            a file is not the exported run that was asked for
-    │   └── InvalidInput           an input that a decider does not take
-    ├── PermanentError             raised by users: an effect that need not be tried again
+    │   │   └── PacketTooLarge     a value is larger than the database server accepts
+    │   ├── NameUnfit              a database cannot store an id or a name
+    │   ├── CannotDecode           a value does not fit the annotated type
+    │   ├── ExportUnfit            a file is not an exported run that can be replayed
+    │   └── InvalidInput           a decider does not accept an input
+    ├── PermanentError             raised by users: an effect is not tried again
     └── RunError
         ├── RunNotFound
-        ├── RunConflict            the id is taken by a run with another input
+        ├── RunConflict            the id belongs to a run with another input
         ├── AlreadyRunning         the hero has an active run of that type
-        ├── InvalidState           the verb does not apply in this state
-        │   └── CannotReattempt    the node may not be tried again
-        ├── NodeNotFound           the run has no node of that name
-        ├── StepNotDefined         a node that the code no longer has
-        ├── AnonymousStepMoved     an anonymous step has another number than when the run did it
-        ├── MissingJob             a frozen graph names a job that nobody includes
-        ├── GraphTampered          a stored graph is not what was signed
-        ├── ExpressionError  DeadEnd              what a graph computes has no value, or leads nowhere
+        ├── InvalidState           the operation is not possible in this state
+        │   └── CannotReattempt    the node cannot be attempted again
+        ├── NodeNotFound           the run has no node with that name
+        ├── StepNotDefined         the code no longer has a node
+        ├── AnonymousStepMoved     a completed anonymous step has another number now
+        ├── MissingJob             a frozen graph names a job that no app includes
+        ├── GraphTampered          a stored graph does not match its signature
+        ├── ExpressionError  DeadEnd              an expression has no value, a branch is missing
         ├── RunCanceled  RunPaused  RunFailed     how waiting for a result can end
         ├── ResultTimeout          the result did not come in time
-        ├── DeadlineExceeded       the run was not done by its deadline
+        ├── DeadlineExceeded       the run did not end before its deadline
         ├── LeaseLost              another worker owns the execution now
         ├── StepFailed             a step's error whose class cannot be rebuilt
         ├── StepTimeout  StepCrashed  ReceiveTimeout
         ├── WorkerTraceback        the cause of a stored error: its traceback in the worker
-        ├── StepMismatch           a replay asks for a recorded step with other arguments
-        ├── StepsNotAsked          a strict replay goes on without recorded steps
+        ├── StepMismatch           a replay calls a recorded step with other arguments
+        ├── StepsNotAsked          a strict replay continues without recorded steps
         ├── StepOutsideRun         a step was called where it cannot be recorded
-        ├── BlockingCall           a blocking call would stop an event loop
-        ├── NotAwaited             an async step was called, and the call was not awaited
-        ├── NotInRun               what only a running workflow can do
-        ├── TransactionMisused     a step's transaction ends with the step
-        ├── TransactionEnded       a step has ended its transaction by itself
-        ├── CompensationFailed     what was done could not be undone
-        ├── TooManyRecoveries      the execution kept killing its worker
+        ├── BlockingCall           a blocking call would block an event loop
+        ├── NotAwaited             a call of an async step was not awaited
+        ├── NotInRun               the call works only in a running workflow
+        ├── TransactionMisused     a call does not fit into a step's transaction
+        ├── TransactionEnded       a step has ended its own transaction
+        ├── CompensationFailed     a compensation failed for good
+        ├── TooManyRecoveries      the execution crashed its worker too often
         ├── ReadinessOverflow      a bug: a node was settled too often
-        ├── InvalidDecision        what a decider decided cannot be carried out
+        ├── InvalidDecision        a decider returned an invalid decision
         ├── ReservedException      user code raised StopIteration or SystemExit
-        ├── UnreadableEvent        a stored event that today's code does not know
-        ├── NotADeadLetter         nothing that could be replayed
+        ├── UnreadableEvent        the current code cannot read a stored event
+        ├── NotADeadLetter         the letter is not a dead letter
         ├── UnknownProjection  ProjectionNotBlocked
         └── ProjectionBlocked  ProjectionBehind   how waiting for a projection can end
 
-Facts are fields, the message says what, which and what to do, and all of them
-survive a pickle.
+Every error has its facts as fields, and can be pickled. Its message says what
+happened, to which object, and what to do.
 """
 
 from .deciders import (

@@ -1,4 +1,4 @@
-"""What can be wrong with a decider, its inputs, its events, and what follows from them."""
+"""Errors of deciders, their inputs and events, dead letters and projections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .runs import RunError
 
 @facts
 class InvalidDecision(RunError):
-    """What `decide` returned is no decision, or one that cannot be carried out.
+    """`decide` returned something that is not a valid decision.
 
     try:
         app.execute(Order, Pay("o-1", 5))
@@ -21,11 +21,11 @@ class InvalidDecision(RunError):
     reason: str
 
     def __str__(self) -> str:
-        return f"decider {self.decider!r} decided what cannot be: {self.reason}"
+        return f"decider {self.decider!r} returned an invalid decision: {self.reason}"
 
 
-# Exceptions that Python or asyncio act upon by themselves: raised through generators, futures or a loop, they
-# end the wrong thing.
+# Python and asyncio use these exceptions themselves: raised through generators, futures or a loop, they end
+# the wrong thing.
 RESERVED = (StopIteration, StopAsyncIteration, SystemExit)
 
 
@@ -45,7 +45,7 @@ class ReservedException(RunError):
 
 @facts
 class InvalidInput(PayloadError):
-    """An input that the decider does not take, or that does not say which instance it is for.
+    """The decider does not accept the input, or the input does not name its instance.
 
     try:
         app.execute(Order, "pay")
@@ -58,12 +58,12 @@ class InvalidInput(PayloadError):
     reason: str
 
     def __str__(self) -> str:
-        return f"decider {self.decider!r} cannot take {self.input}: {self.reason}"
+        return f"decider {self.decider!r} does not accept {self.input}: {self.reason}"
 
 
 @facts
 class UnreadableEvent(RunError):
-    """A stored event that today's code cannot read; nothing was changed.
+    """The current code cannot read a stored event; nothing was changed.
 
     try:
         app.state_at(Order, "o-1")
@@ -80,12 +80,12 @@ class UnreadableEvent(RunError):
     def __str__(self) -> str:
         return (
             f"event {self.sequence} of {self.instance} ({self.type}, position {self.position})"
-            f" cannot be read: {self.reason}. An @upcaster turns old events into what the code of today knows"
+            f" cannot be read: {self.reason}. Add an @upcaster that converts old events for the current code"
         )
 
 
 class PermanentError(DetentError):
-    """Raise it in `handle` where trying again is of no use: the effect becomes a dead letter at once.
+    """Raise it in `handle` if another attempt cannot succeed: the effect becomes a dead letter at once.
 
     async def handle(self, effect: SendEmail, ctx: EffectContext) -> None:
         if "@" not in effect.to:
@@ -95,29 +95,34 @@ class PermanentError(DetentError):
 
 @facts
 class NotADeadLetter(RunError):
-    """What was to be replayed or discarded is not waiting for that."""
+    """The letter is not a dead letter, so it cannot be replayed or discarded."""
 
     letter: str
     state: str
 
     def __str__(self) -> str:
         return (
-            f"{self.letter} is no dead letter (it is {self.state}); `detent decider dead-letters` lists them"
+            f"{self.letter} is not a dead letter (it is {self.state}); "
+            f"`detent decider dead-letters` lists them"
         )
 
 
 @facts
 class UnknownProjection(RunError):
+    """The app has no projection with this name."""
+
     name: str
     known: tuple[str, ...]
 
     def __str__(self) -> str:
         have = f"it has {', '.join(self.known)}" if self.known else "it has none"
-        return f"no projection is called {self.name!r} in this app ({have}); App(..., include=[...]) adds one"
+        return f"this app has no projection {self.name!r} ({have}); add it with App(..., include=[...])"
 
 
 @facts
 class ProjectionNotBlocked(RunError):
+    """The projection is not blocked, so there is no event to skip."""
+
     name: str
 
     def __str__(self) -> str:
@@ -126,7 +131,7 @@ class ProjectionNotBlocked(RunError):
 
 @facts
 class ProjectionBlocked(RunError):
-    """An event stands in the way of what was waited for."""
+    """`wait` cannot succeed, because an event blocks the projection."""
 
     name: str
     position: int
@@ -135,13 +140,13 @@ class ProjectionBlocked(RunError):
     def __str__(self) -> str:
         return (
             f"projection {self.name!r} is blocked by the event at position {self.position} ({self.error}); "
-            f"it is tried again by itself, or app.projections.skip(...) goes on behind it"
+            f"it is retried automatically; app.projections.skip(...) continues after it"
         )
 
 
 @facts
 class ProjectionBehind(RunError, TimeoutError):
-    """A projection has not come as far as was waited for."""
+    """`wait(timeout=...)` ended before the projection reached the position."""
 
     name: str
     position: int
@@ -149,6 +154,6 @@ class ProjectionBehind(RunError, TimeoutError):
 
     def __str__(self) -> str:
         return (
-            f"projection {self.name!r} has come to position {self.reached}, not to {self.position} yet; "
-            f"workers that include it go on, ask again later"
+            f"projection {self.name!r} has reached position {self.reached}, not {self.position}; "
+            f"workers that include it continue, ask again later"
         )

@@ -1,4 +1,4 @@
-"""What can be wrong with a graph, and with its nodes."""
+"""Errors of graphs and their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .runs import InvalidState, RunError
 
 @facts
 class GraphInvalid(DefinitionError):
-    """The nodes do not form a graph that can be run, for example because of a cycle.
+    """The graph cannot be run.
 
     try:
         app.start(graph)
@@ -21,12 +21,12 @@ class GraphInvalid(DefinitionError):
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.what} is no graph that can be run: {self.problem}"
+        return f"{self.what} is not a valid graph: {self.problem}"
 
 
 @facts
 class CannotReattempt(InvalidState):
-    """`state` says what stands in the way.
+    """The node cannot be attempted again; `state` gives the reason.
 
     try:
         run.reattempt("charge")
@@ -43,6 +43,8 @@ class CannotReattempt(InvalidState):
 
 @facts
 class NodeNotFound(RunError):
+    """The run has no node with this name."""
+
     run_id: str
     node: str
 
@@ -52,7 +54,7 @@ class NodeNotFound(RunError):
 
 @facts
 class StepNotDefined(RunError):
-    """A run waits at a node that its workflow class does not have any more.
+    """The run has to execute a node that the code no longer defines.
 
     try:
         run.result()
@@ -66,13 +68,16 @@ class StepNotDefined(RunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id} is to execute {self.node!r}, which {self.type} does not define any more. "
-            f"Deploy code that has it and run.resume(), or run.skip({self.node!r}) to go on without it"
+            f"run {self.run_id} has to execute {self.node!r}, which {self.type} no longer defines. "
+            f"Deploy code that has it and call run.resume(), "
+            f"or call run.skip({self.node!r}) to continue without it"
         )
 
 
 @facts
 class AnonymousStepMoved(RunError):
+    """A completed anonymous step now has another number."""
+
     run_id: str
     type: str
     node: str
@@ -90,7 +95,7 @@ class AnonymousStepMoved(RunError):
 
 @facts
 class MissingJob(RunError):
-    """A frozen graph names a job that no worker includes.
+    """A frozen graph names a job that no app includes.
 
     try:
         run.result()
@@ -118,7 +123,7 @@ class MissingJob(RunError):
 
 @facts
 class GraphTampered(RunError):
-    """A stored graph is not the one that was frozen.
+    """The stored graph does not match its signature.
 
     try:
         run.result()
@@ -132,14 +137,16 @@ class GraphTampered(RunError):
 
     def __str__(self) -> str:
         return (
-            f"{self.what} is not the graph that was frozen: it was signed {self.signature[:16]}…, "
-            f"its content is {self.actual[:16]}…. Nothing of it is executed; restore it from a backup, "
-            f"or look at it and run.import_graph(...)"
+            f"{self.what} is not the graph that was frozen: its signature is {self.signature[:16]}…, "
+            f"but its content has {self.actual[:16]}…. It is not executed; restore it from a backup, "
+            f"or check it and call run.import_graph(...)"
         )
 
 
 @facts
 class ExpressionError(RunError):
+    """An expression of a graph has no value."""
+
     expression: str
     reason: str
 
@@ -149,11 +156,13 @@ class ExpressionError(RunError):
 
 @facts
 class DeadEnd(RunError):
+    """A condition is false, and there is no `otherwise`."""
+
     node: str
     condition: str
 
     def __str__(self) -> str:
         return (
-            f"{self.node!r} leads nowhere: {self.condition} is false, and there is no otherwise; "
-            f"add `with g.otherwise():`, if only with `pass`"
+            f"{self.node!r} is a dead end: {self.condition} is false, and there is no otherwise; "
+            f"add `with g.otherwise(): pass` if nothing should happen"
         )

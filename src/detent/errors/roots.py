@@ -1,4 +1,4 @@
-"""The roots of the tree: wrong code, wrong set-up, the database, payloads."""
+"""The roots of the tree: definitions, configuration, the database, payloads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rebuild(cls: type[DetentError], args: tuple[Any, ...], fields: dict[str, An
 
 
 class DefinitionError(DetentError):
-    """A step, a workflow or an option of one is described wrongly.
+    """The definition of a step or workflow, or one of its options, is invalid.
 
     @step(retry=5)  # DefinitionError: write retry=detent.Retry(attempts=...)
     def charge(order_id: int) -> str: ...
@@ -38,7 +38,7 @@ class DefinitionError(DetentError):
 
 
 class ConfigurationError(DetentError):
-    """The app is set up wrongly."""
+    """The configuration of the app is invalid."""
 
 
 @facts
@@ -65,28 +65,32 @@ class InvalidOption(InvalidArgument, DefinitionError):
 
 @facts
 class UnknownScheme(ConfigurationError):
+    """The URL has a scheme that is not a supported database."""
+
     scheme: str
 
     def __str__(self) -> str:
         return (
-            f"no database is known by the scheme {self.scheme!r}; write sqlite:///file.db, "
+            f"{self.scheme!r} is not a supported database scheme; write sqlite:///file.db, "
             f"postgresql://user@host/name or mysql://user@host/name"
         )
 
 
 @facts
 class InvalidAddress(ConfigurationError, ValueError):
-    """The URL of a database has a part that is malformed, unknown or contradictory."""
+    """A part of the database URL is malformed, unknown or contradictory."""
 
     database: str
     reason: str
 
     def __str__(self) -> str:
-        return f"the address of the {self.database} database is not accepted: {self.reason}"
+        return f"the URL of the {self.database} database is invalid: {self.reason}"
 
 
 @facts
 class MissingDriver(ConfigurationError):
+    """The driver for the database is not installed."""
+
     database: str
     extra: str
 
@@ -96,20 +100,24 @@ class MissingDriver(ConfigurationError):
 
 @facts
 class UnknownDefinition(ConfigurationError):
+    """The app does not include the workflow or step, or includes another one with its name."""
+
     name: str
-    included: str = ""  # where a definition of the same name comes from that the app includes
+    included: str = ""  # the origin of the definition with this name that the app includes
 
     def __str__(self) -> str:
         if self.included:
             return (
                 f"this app includes another definition of {self.name!r}, from {self.included}; "
-                f"create the app with the one that you start, or give one of them another id"
+                f"include the one that you start, or give one of them another id"
             )
         return f"{self.name!r} is not included in this app; add it: App(..., include=[{self.name}])"
 
 
 @facts
 class UnknownQueue(ConfigurationError):
+    """The app does not declare the queue."""
+
     queue: str
     declared: tuple[str, ...]
 
@@ -126,16 +134,21 @@ class DatabaseError(DetentError):
 
 @facts
 class DatabaseUnavailable(DatabaseError):
+    """The database could not be reached, or could not write, within `patience`."""
+
     database: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.database} cannot be reached: {self.reason}. Is the server running, and the URL right?"
+        return (
+            f"{self.database} is unavailable: {self.reason}. "
+            f"Check that the server is running and the URL is right"
+        )
 
 
 @facts
 class ForkedProcess(DatabaseError):
-    """This process was forked, and what it uses belongs to the process that it was forked from."""
+    """A forked process tried to use something that belongs to its parent process."""
 
     reason: str
 
@@ -151,14 +164,14 @@ class DatabaseReplaced(DatabaseUnavailable):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} was deleted, moved or replaced while it was open: {self.reason}. Nothing more is "
-            f"written to it. Put the file back, or close the app and open it again"
+            f"{self.path} was deleted, moved or replaced while it was open: {self.reason}. Detent writes "
+            f"nothing more to it. Put the file back, or close the app and open it again"
         )
 
 
 @facts
 class EncodingUnfit(DatabaseError):
-    """A database that cannot store all text."""
+    """The encoding of the database cannot store every text."""
 
     database: str
     encoding: str
@@ -172,107 +185,123 @@ class EncodingUnfit(DatabaseError):
 
 @facts
 class SchemaTooOld(DatabaseError):
+    """The database has no Detent tables yet, or those of an older version."""
+
     found: int
     needed: int
 
     def __str__(self) -> str:
-        return (
-            f"the database has Detent's schema {self.found or 'nowhere'}, this version needs {self.needed}; "
-            f"run `detent migrate MODULE:APP` (or open the app with App(..., migrate=True))"
-        )
+        advice = "run `detent migrate MODULE:APP`, or open the app with App(..., migrate=True)"
+        if not self.found:
+            return f"the database has no Detent tables yet; {advice}"
+        return f"the Detent tables have version {self.found}, but this package needs {self.needed}; {advice}"
 
 
 @facts
 class SchemaTooNew(DatabaseError):
+    """The database has the tables of a newer version of Detent."""
+
     found: int
     known: int
 
     def __str__(self) -> str:
         return (
-            f"the database has Detent's schema {self.found}, this version knows up to {self.known}; "
+            f"the Detent tables have version {self.found}, but this package supports up to {self.known}; "
             f"upgrade the package: pip install --upgrade detent"
         )
 
 
 @facts
 class MigrationChanged(DatabaseError):
+    """A migration was applied with other content than this package has."""
+
     version: int
 
     def __str__(self) -> str:
         return (
-            f"migration {self.version} was applied with another content than this version of Detent carries; "
-            f"install the version that made this database, or restore the database from a backup"
+            f"migration {self.version} was applied with other content than this version of Detent has; "
+            f"install the version that created this database, or restore the database from a backup"
         )
 
 
 class PayloadError(DetentError):
-    """A value cannot travel through the database."""
+    """A value cannot be stored, read or passed to another process."""
 
 
 @facts
 class NotSerializable(PayloadError):
+    """A value cannot be represented as JSON."""
+
     what: str
     type: str
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"{self.what} cannot be stored: {self.type} has no JSON form ({self.reason}). "
+            f"{self.what} cannot be stored: {self.type} cannot be represented as JSON ({self.reason}). "
             f"Use plain values, dataclasses, msgspec Structs or pydantic models"
         )
 
 
 @facts
 class NotPicklable(PayloadError):
+    """A value cannot be pickled, to pass it between processes."""
+
     what: str
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"{self.what} cannot go from one process to another: {self.reason}. "
-            f"Use plain values, or leave executor='process' out"
+            f"{self.what} cannot be passed between processes: {self.reason}. "
+            f"Use plain values, or remove executor='process'"
         )
 
 
 @facts
 class PayloadTooLarge(PayloadError):
+    """A value is larger than `max_payload`."""
+
     what: str
     size: int
     limit: int
 
     def __str__(self) -> str:
         return (
-            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} allowed; "
+            f"{self.what} has {self.size:,} bytes, but the limit is {self.limit:,}; "
             f"store it elsewhere and pass a reference, or raise App(..., max_payload=...)"
         )
 
 
 @facts
 class PacketTooLarge(PayloadTooLarge):
-    """More than the database server takes in one statement."""
+    """A value is larger than the database server accepts in one statement."""
 
     database: str
 
     def __str__(self) -> str:
         return (
-            f"{self.what} takes {self.size:,} bytes, more than the {self.limit:,} that the {self.database} "
-            f"server takes in one statement; store it elsewhere and pass a reference, or raise the server's "
-            f"limit (max_allowed_packet on MySQL and MariaDB)"
+            f"{self.what} has {self.size:,} bytes, but the {self.database} server accepts at most "
+            f"{self.limit:,} in one statement; store it elsewhere and pass a reference, or raise the limit "
+            f"of the server (max_allowed_packet on MySQL and MariaDB)"
         )
 
 
 @facts
 class NameUnfit(PayloadError):
+    """An id or a name cannot be stored in every supported database."""
+
     what: str
     name: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.name!r} cannot be used: it {self.reason}; choose another"
+        return f"{self.what} {self.name!r} is invalid: it {self.reason}; choose another"
 
 
 @facts
 class CannotDecode(PayloadError):
+    """A value does not fit its annotated type."""
+
     what: str
     type: str
     reason: str
@@ -283,11 +312,13 @@ class CannotDecode(PayloadError):
 
 @facts
 class ExportUnfit(PayloadError):
+    """A file is not an exported run that can be replayed."""
+
     source: str
     reason: str
 
     def __str__(self) -> str:
         return (
             f"{self.source} cannot be replayed: {self.reason}; "
-            f"write a run to a file with: detent show MODULE:APP ID --export run.json"
+            f"export a run with: detent show MODULE:APP ID --export run.json"
         )

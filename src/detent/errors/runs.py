@@ -1,4 +1,4 @@
-"""What can be wrong with a run, and how waiting for one can end."""
+"""Errors of runs and steps, and the ways in which waiting for a result can end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from .roots import DetentError
 
 
 class RunError(DetentError):
-    """Something about one run."""
+    """Base of all errors about a run."""
 
 
 @facts
 class RunNotFound(RunError):
-    """There is no run with this id.
+    """The database has no run with this id, or it was removed.
 
     try:
         app.run("order-42")
@@ -28,7 +28,7 @@ class RunNotFound(RunError):
 
 @facts
 class RunConflict(RunError):
-    """There is a run with this id already, and it is a run of something else.
+    """The id belongs to a run with another input.
 
     try:
         app.options(id="order-42").start(refund, 42)
@@ -38,7 +38,7 @@ class RunConflict(RunError):
 
     run_id: str
     type: str
-    parent: str = ""  # of the child run that was to get the id; empty where it was no child
+    parent: str = ""  # the parent of the child run that was started with the id; empty if it was no child
 
     def __str__(self) -> str:
         if self.parent:
@@ -47,14 +47,14 @@ class RunConflict(RunError):
                 f"another run of {self.type} has it; choose another id"
             )
         return (
-            f"run id {self.run_id!r} is taken by a run of {self.type} with another input; "
-            f"the same id always means the same work: choose another id"
+            f"run id {self.run_id!r} belongs to a run of {self.type} with another input; "
+            f"choose another id, or start it with the same input"
         )
 
 
 @facts
 class AlreadyRunning(RunError):
-    """The hero has an active run of this workflow already; `allow_multiple=True` permits a second one.
+    """The hero (the subject of the run) already has an active run of this type.
 
     try:
         app.options(hero=user).start(Onboarding)
@@ -75,7 +75,7 @@ class AlreadyRunning(RunError):
 
 @facts
 class InvalidState(RunError):
-    """The run is in a state in which this cannot be done.
+    """The operation is not possible in the current state of the run.
 
     try:
         run.resume()
@@ -96,7 +96,7 @@ class InvalidState(RunError):
 
 @facts
 class RunCanceled(RunError):
-    """The run was canceled.
+    """The run was canceled, so it has no result.
 
     try:
         run.result()
@@ -112,7 +112,7 @@ class RunCanceled(RunError):
 
 @facts
 class RunPaused(RunError):
-    """The run is paused; `run.resume()` continues it.
+    """The run is paused, so its result has to wait for `run.resume()`.
 
     try:
         run.result()
@@ -129,7 +129,7 @@ class RunPaused(RunError):
 
 @facts
 class RunFailed(RunError):
-    """A run's own error, where its class cannot be rebuilt."""
+    """The run failed with an error whose class cannot be rebuilt."""
 
     run_id: str
     type: str
@@ -141,7 +141,7 @@ class RunFailed(RunError):
 
 @facts
 class ResultTimeout(RunError, TimeoutError):
-    """The run did not end in time; it continues.
+    """`run.result(timeout=...)` ended before the run did.
 
     try:
         run.result(timeout=30)
@@ -151,16 +151,16 @@ class ResultTimeout(RunError, TimeoutError):
 
     run_id: str
     state: str
-    unserved: str = ""  # why no live worker executes the run; empty where one may
+    unserved: str = ""  # why no live worker can execute the run; empty if one can
 
     def __str__(self) -> str:
-        advice = f"{self.unserved}: start one that does" if self.unserved else "it goes on, ask again later"
+        advice = f"{self.unserved}: start one that does" if self.unserved else "it continues; ask again later"
         return f"run {self.run_id} has no result yet (it is {self.state}); {advice}"
 
 
 @facts
 class DeadlineExceeded(RunError):
-    """The run was not done at its deadline.
+    """The run did not end before its deadline.
 
     try:
         app.options(deadline=60).start(fulfil, 42).result()
@@ -172,11 +172,13 @@ class DeadlineExceeded(RunError):
     deadline: str
 
     def __str__(self) -> str:
-        return f"run {self.run_id} was not done by its deadline, {self.deadline}"
+        return f"run {self.run_id} did not end before its deadline, {self.deadline}"
 
 
 @facts
 class LeaseLost(RunError):
+    """The worker no longer owns the execution, so its result is discarded."""
+
     run_id: str
     node: str
     worker: str
@@ -184,13 +186,13 @@ class LeaseLost(RunError):
     def __str__(self) -> str:
         return (
             f"worker {self.worker} lost its lease on {self.node!r} of run {self.run_id}; "
-            f"another worker goes on, this result is discarded"
+            f"another worker continues, and this result is discarded"
         )
 
 
 @facts
 class StepFailed(RunError):
-    """A step failed for good with an error that cannot be rebuilt from its record.
+    """The step failed with an error whose class cannot be rebuilt.
 
     try:
         charge(order_id)
@@ -208,7 +210,7 @@ class StepFailed(RunError):
 
 @facts
 class WorkerTraceback(RunError):
-    """The traceback of a stored error, as text: the `__cause__` of the exception that is raised again."""
+    """The traceback of a stored error, as text: the `__cause__` of the exception that is raised."""
 
     text: str
 
@@ -218,7 +220,7 @@ class WorkerTraceback(RunError):
 
 @facts
 class StepTimeout(RunError, TimeoutError):
-    """An attempt at a step took longer than its timeout.
+    """The step took longer than its `timeout`.
 
     try:
         charge(order_id)
@@ -235,15 +237,17 @@ class StepTimeout(RunError, TimeoutError):
 
 @facts
 class StepCrashed(RunError):
+    """The step ended the process in which it ran (`executor="process"`)."""
+
     step: str
 
     def __str__(self) -> str:
-        return f"step {self.step!r} killed the process that it ran in"
+        return f"step {self.step!r} killed the process in which it ran"
 
 
 @facts
 class ReceiveTimeout(RunError, TimeoutError):
-    """No message came in time.
+    """No message arrived before the timeout of `detent.receive`.
 
     try:
         approved = detent.receive("approval", timeout=3600)
@@ -254,7 +258,7 @@ class ReceiveTimeout(RunError, TimeoutError):
     name: str
 
     def __str__(self) -> str:
-        return f"no message {self.name!r} came in time; receive(..., default=...) returns a value instead"
+        return f"no message {self.name!r} arrived in time; receive(..., default=...) returns a value instead"
 
 
 _DRIFT_HELP = (
@@ -265,6 +269,8 @@ _DRIFT_HELP = (
 
 @facts
 class StepMismatch(RunError):
+    """A replay called a recorded step with other arguments than recorded."""
+
     run_id: str
     step: str
     recorded: str
@@ -273,12 +279,14 @@ class StepMismatch(RunError):
     def __str__(self) -> str:
         return (
             f"run {self.run_id} cannot continue: step {self.step!r} was recorded with {self.recorded}, "
-            f"but the code now asks for {self.asked}. {_DRIFT_HELP}"
+            f"but the code now calls it with {self.asked}. {_DRIFT_HELP}"
         )
 
 
 @facts
 class StepsNotAsked(RunError):
+    """A strict replay reached a new step before it had called all recorded steps."""
+
     run_id: str
     step: str
     recorded: list[str]
@@ -286,58 +294,65 @@ class StepsNotAsked(RunError):
     def __str__(self) -> str:
         names = ", ".join(repr(key) for key in self.recorded)
         return (
-            f"run {self.run_id} cannot continue: the code now asks for {self.step!r}, which is new, "
-            f"before it has asked for {names}, which the run has recorded. {_DRIFT_HELP}"
+            f"run {self.run_id} cannot continue: the code now calls {self.step!r}, which is not recorded, "
+            f"but has not called {names}, which the run has recorded. {_DRIFT_HELP}"
         )
 
 
 @facts
 class StepOutsideRun(RunError):
+    """A step was called where it cannot be recorded."""
+
     step: str
     where: str
 
     def __str__(self) -> str:
         return (
             f"step {self.step!r} was called from {self.where}, where it would not be recorded. "
-            f"Carry the context along, contextvars.copy_context().run({self.step}, ...), "
+            f"Copy the context, contextvars.copy_context().run({self.step}, ...), "
             f"or use {self.step}.spawn(...)"
         )
 
 
 @facts
 class BlockingCall(RunError):
+    """A blocking call was made in an async workflow."""
+
     what: str
     instead: str
 
     def __str__(self) -> str:
-        return f"{self.what!r} would block the event loop that this workflow runs on; write {self.instead}"
+        return f"{self.what!r} would block the event loop of this workflow; write {self.instead}"
 
 
 @facts
 class NotAwaited(RunError):
+    """An async step or durable call was not awaited."""
+
     what: str
     advice: str
 
     def __str__(self) -> str:
-        return f"{self.what} is async, and a call of it was not awaited: {self.advice}"
+        return f"{self.what} is async, and a call was not awaited: {self.advice}"
 
 
 @facts
 class NotInRun(RunError):
+    """The call works only in a running workflow."""
+
     what: str
-    where: str = ""  # what is known of the place of the call
+    where: str = ""  # where it was called, if known
 
     def __str__(self) -> str:
         if self.where:
             return f"{self.what} cannot be recorded here: {self.where}"
-        return (
-            f"{self.what} works only in a running workflow (and not inside of a step); "
-            f"begin one with app.start()"
-        )
+        return f"{self.what} works only in a running workflow, outside its steps; start one with app.start()"
 
 
 @facts
 class TransactionMisused(RunError):
+    """A transactional step made a call that would not be part of its transaction, or would end it."""
+
     verb: str
 
     def __str__(self) -> str:
@@ -352,15 +367,17 @@ class TransactionMisused(RunError):
                 f"transaction; write app.within(tx).{self.verb}(...)"
             )
         if self.verb == "tx":
-            return "this step has ended, and its transaction with it; use tx only inside the step"
+            return "the step and its transaction have ended; use tx only inside the step"
         return (
             f"{self.verb} inside a transactional step is refused: it would not be part of the step's "
-            f"transaction, and on SQLite it would wait for it for ever; call it before or after the step"
+            f"transaction, and on SQLite it would wait for it forever; call it before or after the step"
         )
 
 
 @facts
 class TransactionEnded(RunError):
+    """A transactional step ended its own transaction."""
+
     owner: str  # "step 'debit'"
 
     def __str__(self) -> str:
@@ -368,13 +385,15 @@ class TransactionEnded(RunError):
             f"{self.owner} ended its transaction inside its body: by COMMIT, ROLLBACK or BEGIN, by the "
             f"driver's commit(), or on MySQL and MariaDB by a statement that commits implicitly (CREATE, "
             f"ALTER, DROP, TRUNCATE, LOCK TABLES). The writes before it are committed (after a ROLLBACK: "
-            f"undone), and the step was not recorded. It is not retried; remove that statement, then resume "
-            f"runs it again"
+            f"undone), and the step was not recorded. It is not retried; remove that statement, then "
+            f"run.resume() runs it again"
         )
 
 
 @facts
 class CompensationFailed(RunError):
+    """A compensation failed for good."""
+
     step: str
     message: str
 
@@ -384,18 +403,22 @@ class CompensationFailed(RunError):
 
 @facts
 class TooManyRecoveries(RunError):
+    """The execution crashed its worker more than `max_recoveries` times in a row."""
+
     node: str
     recoveries: int
 
     def __str__(self) -> str:
         return (
-            f"{self.node!r} took its worker down {self.recoveries + 1} times without recording anything in "
-            f"between, and is not tried again; run.resume() gives it a fresh budget"
+            f"{self.node!r} crashed its worker {self.recoveries + 1} times without recording anything in "
+            f"between, and is not tried again; run.resume() allows the same number again"
         )
 
 
 @facts
 class ReadinessOverflow(RunError):
+    """More predecessors of a node settled than it has: a bug in Detent."""
+
     run_id: str
     node: str
     settled: int
@@ -403,6 +426,6 @@ class ReadinessOverflow(RunError):
 
     def __str__(self) -> str:
         return (
-            f"node {self.node!r} of run {self.run_id} was settled {self.settled} times of {self.required}; "
-            f"this is a bug in Detent, please report it"
+            f"node {self.node!r} of run {self.run_id} has {self.settled} settled predecessors of "
+            f"{self.required}; this is a bug in Detent, please report it"
         )

@@ -277,7 +277,7 @@ class _Tries:
         if self.begun > MOST_CONFLICTS:
             raise error
         step, run = self._body.step.name, self._body.context.run.id
-        log.warning("run %s: the transaction of step %r was lost; once more (%s)", run, step, error)
+        log.warning("run %s: the transaction of step %r was lost, retrying (%s)", run, step, error)
         self._sleep()
         if self._body.context.cancel_requested:  # (nothing of it was committed)
             raise Canceled
@@ -327,5 +327,5 @@ def _was_ended(tx: UserTx) -> bool:
     except TransactionEnded:
         return True
     except Exception as error:  # the connection is lost, and the transaction rolled back with it
-        log.debug("whether %s ended its transaction is not known: %s", tx.owner, error)
+        log.debug("could not check whether %s ended its transaction: %s", tx.owner, error)
     return False

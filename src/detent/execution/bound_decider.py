@@ -142,14 +142,14 @@ class LoadedDecider:
             text = self._codec.encode(state, f"the state of {run_id}", self.plan.state)
             if self._comes_back(text, state):
                 return text
-            reason = f"the state of {run_id} would come back as another; say what its fields hold"
+            reason = f"the state of {run_id} would be decoded to another value; annotate its fields"
         except PayloadTooLarge as error:
-            log.warning("there is no snapshot of %s: %s", run_id, error)
+            log.warning("no snapshot of %s was stored: %s", run_id, error)
             return None
         except PayloadError as error:
             reason = str(error)
         self.snapshot_every = None  # said once; instances are replayed from their events
-        log.warning("decider %s goes on without snapshots: %s", self.name, reason)
+        log.warning("decider %s continues without snapshots: %s", self.name, reason)
         return None
 
     def _comes_back(self, text: str, state: Any) -> bool:
@@ -162,7 +162,7 @@ class LoadedDecider:
         try:
             return self._codec.decode(text, self.plan.state, "a snapshot")
         except CannotDecode as error:
-            log.warning("a snapshot of decider %s is put aside: %s", self.name, error)
+            log.warning("a snapshot of decider %s was ignored: %s", self.name, error)
             return None
 
     def recall(self, run_id: str) -> tuple[int, Any] | None:

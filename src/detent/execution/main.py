@@ -59,7 +59,7 @@ def _main(frame: Frame) -> Routine[None]:
             yield from _settle(frame, ending)
             _report(frame, ending)
     except (Abandoned, asyncio.CancelledError):
-        log.info("run %s was let go of; another worker goes on", frame.run_id)
+        log.info("run %s was released; another worker continues it", frame.run_id)
     finally:
         frame.close()
 

@@ -37,7 +37,7 @@ SPARE = 10.0  # seconds beyond the recorded time that code has to cancel a step 
 FIRST_LOOK, LONGEST_LOOK = 0.0005, 0.02  # seconds between two looks at what a thread does ...
 THREAD_TIME = 1.0  # ... which has so many to call again, or to end, before the next answer is delivered
 CANCELED = "a call that the workflow's own code cancelled"
-NOT_CANCELED = "its answer: the code does not cancel it any more"
+NOT_CANCELED = "its answer: the code no longer cancels it"
 
 
 class Was(Enum):

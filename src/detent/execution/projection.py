@@ -136,7 +136,7 @@ class Runner:
             except TransactionEnded as error:
                 raise DefinitionError(
                     f"projection {plan.name!r} has ended the transaction of its batch: "
-                    f"leave commit and rollback to us, and create tables in `setup` (on MySQL that commits)"
+                    f"do not commit or roll back, and create tables in `setup` (on MySQL that commits)"
                 ) from error
             items.write(tx, row.position)
             if near and (live is None or may_take_over(row, live)):
@@ -164,7 +164,7 @@ class Runner:
         error = poison.error
         blocked_by(row, poison.position, error, encode_error(error), plan.projection.retry, now)
         log.error(
-            "projection %s (generation %d) is blocked by the event at position %d, for the %d. time: %s: %s",
+            "projection %s (generation %d) is blocked by the event at position %d, attempt %d: %s: %s",
             row.name,
             row.generation,
             poison.position,
@@ -273,7 +273,7 @@ class Runner:
 
         self._store.write(mark)
         log.error(
-            "projection %s: its %s for generation %d failed",
+            "projection %s: %s for generation %d failed",
             plan.name,
             "setup or teardown",
             generation,

@@ -187,7 +187,7 @@ class Loop:
             except SystemExit:
                 # asyncio raises it out of the loop when a task ends with it.  It is also the outcome of
                 # that task, so that the workflow sees it; the other workflows must go on.
-                log.warning("sys.exit() was called in a task of a workflow; the worker goes on")
+                log.warning("sys.exit() was called in a task of a workflow; the worker continues")
 
     def close(self) -> None:
         with self._guard:
@@ -202,7 +202,7 @@ class Loop:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=PATIENCE)
         if left:
-            log.warning("closed while async code refused to end: %s", ", ".join(left))
+            log.warning("closed while async code was still running: %s", ", ".join(left))
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
@@ -279,7 +279,7 @@ class Services:
         lines = []
         if line is not None:
             what = ", ".join(event.steps)
-            what = f"recorded, and not asked for: {what}" if event.kind == "unasked" else what
+            what = f"recorded, but not requested: {what}" if event.kind == "unasked" else what
             facts = {"run": event.run_id, "type": event.type}
             log.warning(
                 "run %s of %s differs from its record (%s): %s",

@@ -286,7 +286,9 @@ class Advance:
     def _spread(self, id: str, node: Node) -> None:
         items = self._resolved(node.value)
         if not isinstance(items, list):
-            raise ExpressionError(node.name, f"a spread goes over a list, not over {type(items).__name__}")
+            raise ExpressionError(
+                node.name, f"a spread needs a list, not a value of type {type(items).__name__}"
+            )
         if not items:
             self._complete(id, [])
             return

@@ -22,10 +22,10 @@ def check(verb: str, run_id: str, state: str) -> None:
 
 
 _HINTS: dict[tuple[str, str], str] = {
-    ("resume", RunState.READY): "it goes on by itself",
+    ("resume", RunState.READY): "it continues by itself",
     ("resume", RunState.CANCELED): "app.fork(run) continues it in a new run",
     ("resume", RunState.FINISHED): "app.fork(run) continues it in a new run",
-    ("pause", RunState.PAUSED): "run.resume() lets it go on",
+    ("pause", RunState.PAUSED): "run.resume() continues it",
 }
 
 

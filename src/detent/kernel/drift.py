@@ -207,7 +207,7 @@ def _unasked(recording: Recording, seen: Seen) -> list[Difference]:
     # What comes after all that was asked for may still be asked for, behind what was added.
     asked = [number for number, step in enumerate(points) if step.key in seen.asked]
     later = [step.key for step in points[max(asked, default=-1) + 1 :] if step in left]
-    gone = [_gone(step, "goes on without it") for step in left if step.key not in later]
+    gone = [_gone(step, "continues without it") for step in left if step.key not in later]
     return [*gone, *(_added(key, later) for key in seen.edge[:1] if later)]
 
 
@@ -242,7 +242,7 @@ def _outcome(recording: Recording, seen: Seen, *, told: bool) -> list[Difference
 
 
 def _more(recorded: str, key: str) -> Difference:
-    return Difference(Kind.ADDED, key, recorded, "asks for it")
+    return Difference(Kind.ADDED, key, recorded, "requests it")
 
 
 def _verb(seen: Seen) -> str:
@@ -252,7 +252,7 @@ def _verb(seen: Seen) -> str:
 def _added(key: str, others: list[str]) -> Difference:
     names = ", ".join(repr(other) for other in others[:_SHOWN])
     names += f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    return Difference(Kind.ADDED, key, f"not recorded as done, unlike {names}", "asks for it first")
+    return Difference(Kind.ADDED, key, f"not recorded as done, unlike {names}", "requests it first")
 
 
 def _unexplained(recording: Recording, seen: Seen, *, followed: bool) -> list[tuple[Step, str]]:

@@ -146,7 +146,7 @@ class Expression:
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise DefinitionError(
-            f"{shown(self._data, self._names)} {what}: it is known when the run comes there; write {instead}"
+            f"{shown(self._data, self._names)} {what}: it is known only at run time; write {instead}"
         )
 
     def _with(self, name: str, other: Any) -> Expression:
@@ -191,7 +191,7 @@ def _operand(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return ["list", *map(_operand, value)]
     raise DefinitionError(
-        f"an expression takes numbers, texts, booleans, None and lists of them, not {type(value).__name__}"
+        f"an expression accepts numbers, texts, booleans, None and lists of them, not {type(value).__name__}"
     )
 
 
@@ -307,12 +307,12 @@ def _expressions(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, dict):
         if MARK in value:
             if len(value) != 1:
-                raise ExpressionError(str(value)[:80], f"{MARK!r} stands alone")
+                raise ExpressionError(str(value)[:80], f"{MARK!r} must be the only key")
             yield value[MARK]
             return
         if LITERAL in value:
             if len(value) != 1:
-                raise ExpressionError(str(value)[:80], f"{LITERAL!r} stands alone")
+                raise ExpressionError(str(value)[:80], f"{LITERAL!r} must be the only key")
             if not isinstance(value[LITERAL], dict):
                 raise ExpressionError(str(value)[:80], f"{LITERAL!r} is around a literal dict")
         for item in value.get(LITERAL, value).values():
@@ -327,7 +327,7 @@ def _references(data: Any, depth: int) -> Iterator[tuple[str, str]]:
         raise ExpressionError("an expression", "it is nested too deeply")
     if not isinstance(data, list):
         if data is not None and not isinstance(data, str | int | float | bool):
-            raise ExpressionError(str(data)[:80], "it is no expression")
+            raise ExpressionError(str(data)[:80], "it is not an expression")
         return
     name = data[0] if data else None
     if name in ("output", "error"):

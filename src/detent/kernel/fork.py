@@ -82,7 +82,7 @@ def _before(run_id: str, ordered: list[Step], from_step: str) -> list[Step]:
     cut = next((step for step in points if from_step in (step.key, step.name)), None)
     if cut is None:
         keys = ", ".join(step.key for step in points) or "none yet"
-        raise InvalidState(f"fork from {from_step!r} of", run_id, "without such a step", f"it has: {keys}")
+        raise InvalidState(f"fork from {from_step!r} of", run_id, "missing that step", f"it has: {keys}")
     return ordered[: ordered.index(cut)]
 
 
@@ -106,10 +106,15 @@ def _check_undone(row: RunRow, steps: Iterable[Step], mains: Sequence[ExecutionR
     undoable = any(step.undo is not None and step.state == StepState.COMPLETED for step in steps)
     if row.state == RunState.CANCELED:
         if (begun or undoable) and any(_active(main) for main in mains):
-            raise InvalidState("fork", row.id, "canceled and still being undone", "fork it when that is done")
+            raise InvalidState(
+                "fork",
+                row.id,
+                "canceled, and its compensations are still running",
+                "fork it when that is done",
+            )
     elif begun and row.state != RunState.FAILED:
         hint = "run.resume() tries again" if row.state == RunState.PAUSED else "fork it when that is done"
-        raise InvalidState("fork", row.id, "still being undone", hint)
+        raise InvalidState("fork", row.id, "still running its compensations", hint)
 
 
 def _active(main: ExecutionRow) -> bool:

@@ -311,7 +311,7 @@ def _refuse_duplicates(text: str, what: str) -> None:
         found = dict(items)
         if len(found) != len(items):
             twice = next(key for key, _ in items if sum(other == key for other, _ in items) > 1)
-            raise GraphInvalid(what, f"the key {twice!r} stands there twice")
+            raise GraphInvalid(what, f"the key {twice!r} is there twice")
         return found
 
     try:
@@ -319,7 +319,7 @@ def _refuse_duplicates(text: str, what: str) -> None:
     except RecursionError:
         raise GraphInvalid(what, "it is nested too deeply") from None
     except ValueError as error:
-        raise GraphInvalid(what, f"it is no JSON: {error}") from None
+        raise GraphInvalid(what, f"it is not JSON: {error}") from None
 
 
 # Validation
@@ -343,39 +343,39 @@ def _problems(document: Document) -> Iterator[str]:
     for id, node in document.nodes.items():
         yield from _node_problems(id, node, document.nodes)
         if node.name in names:
-            yield f"two nodes are called {node.name!r}: {names[node.name]} and {id}"
+            yield f"two nodes have the name {node.name!r}: {names[node.name]} and {id}"
         names[node.name] = id
     handlers = {node.branch[0] for node in document.nodes.values() if node.branch is not None}
     for id, node in document.nodes.items():
         if node.on_error and id not in handlers:
-            yield f"node {node.name!r} ({id}) has on_error, and no node belongs to its error branch"
+            yield f"node {node.name!r} ({id}) has on_error, but no node belongs to its error branch"
     circle = find_cycle({id: node.depends_on for id, node in document.nodes.items()})
     if circle:
-        yield "these nodes need each other: " + " -> ".join(document.nodes[id].name for id in circle)
+        yield "these nodes depend on each other: " + " -> ".join(document.nodes[id].name for id in circle)
 
 
 def _node_problems(id: str, node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
     where = f"node {node.name!r} ({id})"
     if name_problem(id):
-        yield f"{id!r} is no id of a node"
+        yield f"{id!r} is not a valid node id"
     problem = name_problem(node.name)
     if problem:
         yield f"{where}: its name {problem}"
     if node.kind not in KINDS:
-        yield f"{where} is of an unknown kind, {node.kind!r}"
+        yield f"{where} has an unknown kind, {node.kind!r}"
     unknown = [needed for needed in node.depends_on if needed not in nodes]
     if unknown:
-        yield f"{where} depends on {unknown[0]!r}, which is no node of this graph"
+        yield f"{where} depends on {unknown[0]!r}, which is not a node of this graph"
     if len(set(node.depends_on)) != len(node.depends_on):
         yield f"{where} names a node twice in depends_on"
     if node.kind == RUN and not node.run:
-        yield f"{where} waits for a run, and does not say for which"
+        yield f"{where} waits for a run, but does not name it"
     if node.kind == SPREAD and not (node.job and node.arg):
-        yield f"{where} is a spread, and needs a job and an arg"
+        yield f"{where} is a spread, but has no job or no arg"
     for option in _option_problems(node):
         yield f"{where} {option}"
     if node.branch is not None and not _branches(node, nodes):
-        yield f"{where} belongs to a branch of {node.branch[0]!r}, which is no condition that it depends on"
+        yield f"{where} belongs to a branch of {node.branch[0]!r}, but does not depend on such a condition"
     try:
         given = node.args if isinstance(node.args, dict) else None
         strangers = [ref for ref in outputs_in([given, node.value]) if ref not in node.depends_on]
@@ -407,7 +407,7 @@ def _option_problems(node: Node) -> Iterator[str]:
     if node.timeout is not None and not 0 < node.timeout < 1e10:
         yield f"has timeout={node.timeout!r}; it is a number of seconds, more than 0"
     if node.retry is not None and node.retry.problem is not None:
-        yield f"has a retry that is not possible: {node.retry.problem}"
+        yield f"has an invalid retry: {node.retry.problem}"
     if node.on_exception is not None and node.on_exception not in NODE_ACTIONS:
         yield f"has on_exception={node.on_exception!r}; it is one of {', '.join(NODE_ACTIONS)}"
     if node.wait is not None and not 0 <= node.wait < 1e10:
@@ -416,13 +416,13 @@ def _option_problems(node: Node) -> Iterator[str]:
         yield f"has priority={node.priority!r}; it is a number of at most 9 digits"
     for what, text in (("job", node.job), ("queue", node.queue), ("run", node.run), ("arg", node.arg)):
         if text is not None and not _fits(text):
-            yield f"has {what}={text[:60]!r}; that is no name"
+            yield f"has {what}={text[:60]!r}; that is not a valid name"
 
 
 def name_problem(name: str) -> str | None:
     """What is wrong with a node's name."""
     if not name or len(name) > LONGEST_NODE_NAME:
-        return f"has {len(name)} characters; 1 to {LONGEST_NODE_NAME} are good"
+        return f"has {len(name)} characters; 1 to {LONGEST_NODE_NAME} are allowed"
     if not name.isprintable() or any(sign in name for sign in ":/#[]") or name != name.strip():
         return "may not have control characters, spaces at its ends, or any of : / # [ ]"
     return None

@@ -108,7 +108,7 @@ def _longest(given: timedelta | float | None, first: timedelta) -> timedelta:
         return max(DEFAULT_LONGEST, first)
     longest = check_duration(RETRY, "longest", given, error=InvalidOption)
     if longest < first:
-        advice = f"it is shorter than first={first!r}, so no wait would be as long as the first"
+        advice = f"it is shorter than first={first!r}, so the first wait would exceed it"
         refuse(RETRY, "longest", given, advice, InvalidOption)
     return longest
 
@@ -196,7 +196,7 @@ class ExceptionPolicy:
                 f"backoff={backoff!r}: write backoff=Retry(factor=2), which says how the waits grow"
             )
         if self.wait is not None and self.backoff is not None:
-            raise DefinitionError("a policy waits the same each time (wait) or longer and longer (backoff)")
+            raise DefinitionError("give either wait (the same each time) or backoff (growing), not both")
 
     def _check_reattempts(self) -> None:
         limit: object = self.max_reattempts
@@ -247,13 +247,10 @@ class ExceptionPolicy:
 def _check_matcher(matcher: object) -> None:
     by_class = isinstance(matcher, type) and issubclass(matcher, BaseException)
     if not by_class and (isinstance(matcher, type) or not (isinstance(matcher, str) or callable(matcher))):
-        raise DefinitionError(
-            f"on={matcher!r}: a policy is for exception classes, dotted names of them, or callables"
-        )
+        raise DefinitionError(f"on={matcher!r}: give exception classes, their dotted names, or callables")
     if isinstance(matcher, str) and "." not in matcher:
         raise DefinitionError(
-            f"on={matcher!r}: a name has its module before it, as in 'httpx.HTTPError'; "
-            f"or give the class itself"
+            f"on={matcher!r}: give the name with its module, such as 'httpx.HTTPError', or the class itself"
         )
 
 

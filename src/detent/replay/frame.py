@@ -326,7 +326,7 @@ class RecordedFrame(Frame):
                     Kind.ARGUMENTS,
                     entry.key,
                     f"recorded with {self.brief(entry.input)}",
-                    f"asks for it with {self.brief(text)}",
+                    f"requests it with {self.brief(text)}",
                 )
             )
 

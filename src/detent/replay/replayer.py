@@ -139,7 +139,7 @@ def _perform(frame: RecordedFrame, timeout: float) -> None:
 
 def _stuck(frame: RecordedFrame, timeout: float) -> None:
     frame.seen.end = End.STUCK
-    frame.seen.detail = f"does not come to rest within {timeout:g} s"
+    frame.seen.detail = f"does not become idle within {timeout:g} s"
 
 
 def _report(frame: RecordedFrame) -> Replay:
@@ -374,7 +374,7 @@ class Stage:
             frame.seen.edge = [*self._held, *self._parked.values()]
             self._excuse(unfinished=False)
             if not frame.seen.edge and self._worth_waiting():
-                frame.seen.end, frame.seen.detail = End.STUCK, "waits for what never comes"
+                frame.seen.end, frame.seen.detail = End.STUCK, "waits for something that never happens"
         frame.suspending = True
         self._ticks = 0
         self._over.set()

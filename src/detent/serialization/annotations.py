@@ -284,7 +284,7 @@ def _is_special(type: Any) -> bool:
     if origin is Literal:
         return not _readable(type)
     if not isinstance(cls, _Class):
-        raise NoForm(f"{name_of(type)} is not a type of values")
+        raise NoForm(f"{name_of(type)} is not a type whose values can be stored")
     if issubclass(cls, enum.Enum):
         return not _readable(cls)
     if cls in MAPPINGS:
@@ -299,7 +299,7 @@ def _is_special(type: Any) -> bool:
         return False
     if issubclass(cls, PurePath | str | int | float):
         return False
-    raise NoForm(f"{name_of(type)} has no JSON form")
+    raise NoForm(f"{name_of(type)} cannot be represented as JSON")
 
 
 def _readable(type: Any) -> bool:

@@ -440,7 +440,7 @@ class _Union:
             return value
         raw = _plain(value)
         if not self._plain_of(raw) and len(self._fitting(raw)) > 1:
-            raise TypeError(f"it fits more than one of {self._name}; pass an object of one of them")
+            raise TypeError(f"it fits more than one member of {self._name}; pass an object of one of them")
         return value
 
     def load(self, raw: Any) -> Any:

@@ -213,7 +213,7 @@ def _context(mode: str, files: dict[str, str]) -> ssl.SSLContext:
             context.load_cert_chain(files["ssl_cert"], files.get("ssl_key"))
     except (ssl.SSLError, OSError) as error:
         named = ", ".join(f"{name}={file}" for name, file in files.items())
-        raise InvalidAddress("MySQL", f"{named} cannot be used: {error}") from error
+        raise InvalidAddress("MySQL", f"{named} is invalid: {error}") from error
     return context
 
 

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from ..process_forks import Refusal
 
-INHERITED = "this was opened by the process that this one was forked from"
+INHERITED = "this was opened by the parent of this forked process"
 FORK_WAIT = 2.0  # seconds that a fork waits for transactions under way, where connections must be closed
 
 

@@ -76,7 +76,7 @@ class Watch:
                 try:
                     thread.start()
                 except RuntimeError:  # no more threads; the next connection tries again
-                    log.exception("the thread that notices a frozen server could not be started")
+                    log.exception("could not start the thread that detects a frozen server")
                     return
                 self._thread = thread
 
@@ -91,7 +91,7 @@ class Watch:
             try:
                 self.look()
             except Exception:
-                log.exception("looking for connections without an answer failed")
+                log.exception("checking for connections without an answer failed")
             with self._guard:
                 if not self._connections and stopping is self._stopping:  # the store was not closed meanwhile
                     self._thread = None
@@ -110,7 +110,7 @@ class Watch:
         for group in by_server.values():
             if self._driver.is_silent(group[0]):
                 cut = sum(self._cut(one, now[id(one)]) for one in group)
-                log.warning("%s does not answer; connections given up: %d", self._driver.name, cut)
+                log.warning("%s does not answer; closed connections: %d", self._driver.name, cut)
 
     def _cut(self, connection: Any, number: int) -> bool:
         """Shut down the socket of a connection that still waits for this statement."""

@@ -119,7 +119,7 @@ class TestingApp(App):
                 return found
             moves += 1
             if moves > MOST_MOVES:
-                raise DetentError(f"the run is not over after {MOST_MOVES} waits{_by(found)}")
+                raise DetentError(f"the run has not ended after {MOST_MOVES} waits{_by(found)}")
             self._move(due)
 
     def _run_of(self, decider: Any, instance: str) -> Run[Any]:
@@ -158,9 +158,7 @@ class TestingApp(App):
         deadline = time.monotonic() + PATIENCE
         while not worker.settled_down():
             if time.monotonic() > deadline:
-                raise DetentError(
-                    f"the app did not come to rest within {PATIENCE:g} s of real time{_by(run)}"
-                )
+                raise DetentError(f"the app did not become idle within {PATIENCE:g} s of real time{_by(run)}")
             time.sleep(0.0005)
         self.engine.observer.flush(PATIENCE)  # so that a test may look at what subscribers received
 
@@ -175,7 +173,7 @@ def _by(run: Run[Any] | None) -> str:
     if run is None:
         return ""
     if run.row.kind == DECIDER:
-        return f": {run.id} sets one timer after the other; use app.advance(hours=1)"
+        return f": {run.id} keeps setting timers; use app.advance(hours=1)"
     latest = max(run.executions(), key=lambda item: item.attempt, default=None)
     what = f"{latest.node!r} is at attempt {latest.attempt}" if latest is not None else "it waits"
     return f": in run {run.id} of {run.type}, {what}"

@@ -88,8 +88,8 @@ class DeciderTrial:
             app.clock.move_to(due)
             app.poke()
         raise DetentError(
-            f"{self._decider.type} sets one timer after the other and is never over: crash_everywhere "
-            f"takes inputs that bring it to an end"
+            f"{self._decider.type} keeps setting timers and never finishes: "
+            f"give crash_everywhere inputs that finish the instance"
         )
 
 

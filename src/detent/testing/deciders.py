@@ -73,7 +73,7 @@ def given(
     """
     plan = plan_decider(decider)
     if plan is None:
-        raise DefinitionError(f"given takes a decider, its class or an object, not {decider!r}")
+        raise DefinitionError(f"given() takes a decider class or object, not {decider!r}")
     bound = LoadedDecider(plan, Codec(), "default")
     rows = [_row(bound, event, number) for number, event in enumerate(events, start=1)]
     bound.fold(bound.initial(), rows)  # raises now what is wrong with them
@@ -207,9 +207,7 @@ class Story(Generic[State, Input, Event, Effect]):
 
     def _turn(self, what: str) -> Turn | None:
         if self._last is None:
-            raise DetentError(
-                f"there are no {what} to look at: nothing was decided, write .when(input) before"
-            )
+            raise DetentError(f"there are no {what} to check: nothing was decided, write .when(input) first")
         if self._last.error is not None:
             raise self._last.error
         return self._last.turn
@@ -300,5 +298,5 @@ class Story(Generic[State, Input, Event, Effect]):
         if self._last is None:
             return f"decider {self._bound.name!r} is in state {self.state!r}"
         before, input = self._last.before, self._last.input
-        over = ", which is over," if self._bound.terminal(before) else ""
+        over = ", which has finished," if self._bound.terminal(before) else ""
         return f"decider {self._bound.name!r} in state {before!r}{over} was given {input!r}"

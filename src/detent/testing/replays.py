@@ -32,9 +32,9 @@ class WorkflowDrifted(AssertionError):
         self.replay = replay
         lines = "\n  ".join(str(difference) for difference in replay.differences)
         super().__init__(
-            f"{replay.workflow} does not follow the recorded run {replay.run_id}:\n  {lines}\n"
-            f"Guard a change with detent.patched('...'), so that runs which are past it stay with what was, "
-            f"or let such runs end before you deploy."
+            f"{replay.workflow} differs from the recorded run {replay.run_id}:\n  {lines}\n"
+            f"Guard a change with detent.patched('...'), so that runs which have passed it keep the old "
+            f"behaviour, or let these runs end before you deploy."
         )
 
     @property
@@ -65,7 +65,7 @@ def replay(
     recording = _at_home(_read(run), workflow)
     source = f"run {recording.row.id}" if isinstance(run, Mapping) else os.fspath(run)
     if (recording.row.kind, recording.row.type) != ("function", workflow.name):
-        raise ExportUnfit(source, f"it is a run of {recording.row.type!r}, and not of {workflow.name!r}")
+        raise ExportUnfit(source, f"it is a run of {recording.row.type!r}, not of {workflow.name!r}")
     found = replayer.replay(
         recording,
         workflow,

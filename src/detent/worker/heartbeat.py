@@ -88,7 +88,7 @@ class Heartbeat:
                 if self._store.driver.trouble(error) is not Trouble.GONE:
                     log.exception("worker %s: a heartbeat failed", self._worker.id)
                 elif wait != RETRY:
-                    log.warning("worker %s: the database is away (%s)", self._worker.id, error)
+                    log.warning("worker %s: the database is unavailable (%s)", self._worker.id, error)
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
                 self._liveness.doubt()
@@ -125,7 +125,7 @@ class Heartbeat:
 
     def _lost(self) -> None:
         """We were thought dead: what we held belongs to others now.  Begin anew under another name."""
-        log.warning("worker %s was declared dead; it starts again with a new id", self._worker.id)
+        log.warning("worker %s lost its registration; registering again", self._worker.id)
         self._worker = self._on_lost()
         self.register()
         self._on_begun_anew(self._worker)
@@ -167,7 +167,7 @@ class Heartbeat:
                 unless_renewed=leases[worker],
             )
             if again is not None:
-                log.warning("worker %s is dead; %d executions go on elsewhere", worker, len(again))
+                log.warning("worker %s is dead; %d executions go back to the queue", worker, len(again))
                 self._on_rescue(worker, again)
 
 

@@ -97,7 +97,7 @@ class Upkeep:
             run_graph = services.run_graphs.of_row(services.store.run(run_id))
             services.store.reconcile(run_id, run_graph=run_graph, now=services.clock.now())
         except DetentError:
-            log.exception("run %s could not be healed", run_id)
+            log.exception("could not heal run %s", run_id)
 
     def find_missing(self) -> int:
         """Pause runs whose nodes are due for long, while no worker knows their job; say how many."""

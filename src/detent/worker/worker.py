@@ -154,7 +154,7 @@ class Worker:
         except Exception as error:
             if self._services.store.driver.trouble(error) is not Trouble.GONE:
                 raise
-            log.warning("worker %s could not sign off: the database is away", self.id)
+            log.warning("worker %s could not deregister: the database is unavailable", self.id)
 
     def crash(self) -> None:
         """Stop without a word, as a killed process does."""
@@ -253,7 +253,7 @@ class Worker:
             return 0
         released = self._services.store.disclaim(worker, stray)
         if released:
-            log.warning("worker %s: %d executions were leased to it unknown; handed back", worker, released)
+            log.warning("worker %s: returned %d executions that it did not know", worker, released)
             self.poke()
         return released
 
@@ -284,7 +284,7 @@ class Worker:
                 self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
             left.clear()
         except RuntimeError:
-            log.exception("worker %s: its event loop takes no more work", self.id)
+            log.exception("worker %s: its event loop accepts no more work", self.id)
         finally:
             for item in left.values():
                 self._undelivered(item)
@@ -307,7 +307,7 @@ class Worker:
                 self._services.threads.submit(work_alone)  # pyright: ignore[reportArgumentType]
             return work
         except Exception:
-            log.exception("run %s: executing %r could not begin here", item.run_id, item.node)
+            log.exception("run %s: could not start executing %r", item.run_id, item.node)
             self._undelivered(item)
             return None
 
@@ -378,7 +378,10 @@ class Worker:
         now = self._services.clock.now()
         self._services.committer.post(broken_off(claimed, error, now), forever=True)
         self._services.failed(
-            error, context, f"executing {claimed.node!r} broke; the run is paused", level=logging.ERROR
+            error,
+            context,
+            f"executing {claimed.node!r} failed inside Detent; the run is paused",
+            level=logging.ERROR,
         )
 
     def _done(self, work: Frame | Work) -> None:

@@ -281,7 +281,7 @@ class Deciding:
         # What a paused instance has begun itself may end; nobody else changes it meanwhile.
         own = op.ends is not None and op.ends.key.run_id == op.run_id
         if self._paused(op.run_id) and not own:
-            return InvalidState("execute an input of", op.run_id, "paused", "run.resume() lets it go on")
+            return InvalidState("execute an input of", op.run_id, "paused", "run.resume() continues it")
         if instance.broken is not None:
             return instance.broken
         began = time.perf_counter()
@@ -322,7 +322,7 @@ class Deciding:
     def _warn_if_slow(self, instance: Instance, seconds: float) -> None:
         if seconds > SLOW:
             log.warning(
-                "decider %s took %.0f ms to decide for %s: nothing else of this process commits meanwhile",
+                "decider %s took %.0f ms to decide for %s: this process could not commit anything else",
                 instance.bound.name,
                 seconds * 1000,
                 instance.run.id,

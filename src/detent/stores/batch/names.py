@@ -90,7 +90,7 @@ def _first(*names: tuple[str, str, int]) -> NameUnfit | None:
         if len(text) > longest:
             return NameUnfit(what, text[:60], f"has {len(text)} characters, {longest} are allowed")
         if text.endswith(" ") and not what.startswith("hero"):
-            return NameUnfit(what, text, "ends with a space, and MySQL does not tell that from none")
+            return NameUnfit(what, text, "ends with a space, which MySQL ignores")
         if "\x00" in text:
             return NameUnfit(what, text, "contains NUL, which PostgreSQL cannot store")
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):

@@ -81,7 +81,7 @@ class DatabaseFile:
             if before is not None and before in _inherited:
                 raise ForkedProcess(
                     f"a transaction on {self.path} was open when this process was forked, and SQLite allows "
-                    f"no other connection to that file here. Fork outside of transactional steps, or use "
+                    f"no other connection to that file here. Fork outside transactional steps, or use "
                     f"the start method 'spawn'"
                 )
             if self._lost is not None:

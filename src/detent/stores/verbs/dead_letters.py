@@ -167,7 +167,7 @@ def _mark(tx: Tx, letter: Claimed, outcome: Outcome) -> None:
 def _again(tx: Tx, run: RunRow, letter: Claimed, now: int) -> None:
     again: NewExecution = fresh(letter, now)
     if run.state == RunState.CANCELED:
-        raise InvalidState("replay a dead letter of", run.id, run.state, "nothing of it goes on")
+        raise InvalidState("replay a dead letter of", run.id, run.state, "it does not continue")
     if run.state == RunState.PAUSED:
         again.state = ExecutionState.HELD
     write(tx, tx.sql.insert_executions, [again])

@@ -42,7 +42,7 @@ def skip(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now: int
     latest = _reached(run, node, seen, run_graph, "skip")
     if latest.state == ExecutionState.EXECUTING or latest.done:
         state = "executing" if latest.state == ExecutionState.EXECUTING else str(latest.state)
-        raise InvalidState(f"skip node {_shown(run_graph, node)!r} of", run_id, f"at it: the node is {state}")
+        raise InvalidState(f"skip node {_shown(run_graph, node)!r} of", run_id, state)
     note(tx, run_id, "skipped", {"node": _shown(run_graph, node), "by": "operator"}, now)
     if latest.kind == "step" or run_graph is None:
         _skip_step(tx, run, latest, now)
@@ -80,7 +80,7 @@ def reattempt(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now
         raise CannotReattempt("reattempt", run_id, f"its latest attempt is {latest.public}", "", name)
     if latest.done:
         branched = latest.outcome == Outcome.BRANCHED_BY_EXCEPTION
-        why = "it has failed, and its error branch was taken" if branched else f"it is {latest.state}"
+        why = "it has failed, and its error branch ran" if branched else f"it is {latest.state}"
         raise CannotReattempt("reattempt", run_id, why, hint, name)
     if run_graph is not None:
         for later in sorted(run_graph.graph.descendants(node)):
@@ -88,7 +88,7 @@ def reattempt(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now
                 shown = run_graph.graph.shown(later)
                 raise CannotReattempt("reattempt", run_id, f"{shown!r} has completed after it", hint, name)
     elif not taken_up(run.state, latest.outcome or ""):
-        raise CannotReattempt("reattempt", run_id, "the workflow has gone on from its failure", hint, name)
+        raise CannotReattempt("reattempt", run_id, "the workflow has continued after its failure", hint, name)
     note(tx, run_id, "reattempted", {"node": name, "by": "operator"}, now)
     _begin_again(tx, run_id, [node], seen, run_graph, now)
     if run_graph is None:
@@ -183,7 +183,7 @@ def _active(tx: Tx, verb: str, run_id: str) -> RunRow:
 def _reached(run: RunRow, node: str, seen: Mapping[str, Past], run_graph: RunGraph | None, verb: str) -> Past:
     if node == MAIN and run.kind == "function":
         raise InvalidState(
-            f"{verb} the main function of", run.id, run.state, "run.resume() or run.cancel() is for that"
+            f"{verb} the main function of", run.id, run.state, "use run.resume() or run.cancel()"
         )
     if node in seen:
         return seen[node]
@@ -192,7 +192,7 @@ def _reached(run: RunRow, node: str, seen: Mapping[str, Past], run_graph: RunGra
     name = run_graph.graph.shown(node)
     if verb == "reattempt":
         raise CannotReattempt(verb, run.id, "it has not been reached yet", "", name)
-    raise InvalidState(f"{verb} node {name!r} of", run.id, "not there yet: the node has not been reached")
+    raise InvalidState(f"{verb} node {name!r} of", run.id, "not reached yet")
 
 
 def _shown(run_graph: RunGraph | None, node: str) -> str:
@@ -282,7 +282,7 @@ def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
     row = latest_of(tx, run.id)[latest.node]
     if not latest.scheduled and not taken_up(run.state, latest.outcome or ""):
         raise InvalidState(
-            f"skip step {latest.node!r} of", run.id, "past it: the workflow has gone on from its failure"
+            f"skip step {latest.node!r} of", run.id, "failed, and the workflow has continued after it"
         )
     if latest.scheduled:
         _skip_scheduled(tx, run.id, latest, latest.node, now, result="null")
@@ -317,7 +317,7 @@ def _skip_scheduled(
         digest=digest,
     )
     if not skipped:
-        raise InvalidState(f"skip node {name!r} of", run_id, "at it: the node is executing")
+        raise InvalidState(f"skip node {name!r} of", run_id, "executing")
 
 
 def _skipped(row: Claimed, attempt: int, digest: str | None, now: int) -> EndedExecution:

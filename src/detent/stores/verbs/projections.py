@@ -86,7 +86,7 @@ def _begin_next(
         if not restart:
             state = f"being rebuilt (generation {given_up.generation})"
             raise InvalidState(
-                "rebuild", f"projection:{name}", state, "rebuild(..., restart=True) begins that anew"
+                "rebuild", f"projection:{name}", state, "rebuild(..., restart=True) starts it again"
             )
         retire(given_up, now)
         save(tx, given_up)

@@ -89,7 +89,7 @@ def delete(tx: Tx, run_id: str) -> int:
     lock_family(tx, run_id)
     run = lock(tx, run_id)
     if run.kind == DECIDER:
-        raise InvalidState("delete", run_id, "an instance of a decider", "its events are kept for ever")
+        raise InvalidState("delete", run_id, "an instance of a decider", "its events are kept forever")
     if run.parent is not None and tx.query(tx.sql.run, id=run.parent):
         raise InvalidState("delete", run_id, f"a child of run {run.parent}", "delete that one")
     family, generation = [run_id], [(run_id, run.state)]
