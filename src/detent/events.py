@@ -1,11 +1,11 @@
-"""What Detent reports: the events that `app.subscribe` passes to a function.
+"""Events that `app.subscribe` passes to a function.
 
     from detent import events
 
     app.subscribe(page_somebody, events=(events.RunFailed, events.Drifted))
 
-An event is a small immutable object.  The classes form a tree, and a class stands for
-all classes below it: `events=(events.RunEvent,)` asks for everything about runs.
+An event is a small immutable object.  The classes form a tree, and a class includes
+its subclasses: `events=(events.RunEvent,)` subscribes to everything about runs.
 
     Event                 time
       RunEvent            run_id, type, queue
@@ -75,7 +75,7 @@ class RunEvent(Event, frozen=True, kw_only=True):
 
 
 class RunStarted(RunEvent, frozen=True, kw_only=True):
-    """A run, or an instance of a decider, exists from now on.
+    """A run, or an instance of a decider, was created.
 
     app.subscribe(lambda event: STARTED.labels(event.type).inc(), events=(events.RunStarted,))
     """
@@ -127,14 +127,14 @@ class RunResumed(RunEvent, frozen=True, kw_only=True):
 
 
 class Drifted(RunEvent, frozen=True, kw_only=True):
-    """The code of a run asks for something else than the run has recorded.
+    """The code of a run makes other requests than the run has recorded.
 
         app.subscribe(lambda event: print(event.kind, event.steps), events=(events.Drifted,))
 
     `kind` says what differs, `steps` are the keys of the recorded steps:
 
         mismatch   a step was recorded with other arguments: `recorded` and `asked`
-        unasked    steps were recorded, and the code does not ask for them
+        unasked    steps were recorded, but the code does not request them
         accepted   an operator accepts the difference: run.resume(accept_drift=True)
 
     `paused` is true if the run is paused because of it.
@@ -174,11 +174,11 @@ class ExecutionBegan(ExecutionEvent, frozen=True, kw_only=True):
 
 
 class ExecutionEnded(ExecutionEvent, frozen=True, kw_only=True):
-    """An attempt has ended, and no other follows by itself; `outcome` says how.
+    """An attempt has ended, and no other follows automatically; `outcome` says how.
 
     app.subscribe(lambda event: SECONDS.observe(event.duration), events=(events.ExecutionEnded,))
 
-    `duration` is None where the beginning is not known.
+    `duration` is None if the beginning is unknown.
     """
 
     outcome: str
@@ -191,7 +191,7 @@ class ExecutionRetried(ExecutionEvent, frozen=True, kw_only=True):
 
     app.subscribe(lambda event: print(event.error, event.wait), events=(events.ExecutionRetried,))
 
-    `outcome` is `reattempted_by_exception`, `reattempted`, or `recovered` where its worker has died.
+    `outcome` is `reattempted_by_exception`, `reattempted`, or `recovered` if its worker died.
     """
 
     outcome: str

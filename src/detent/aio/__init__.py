@@ -1,4 +1,4 @@
-"""Detent for asyncio: AsyncApp, and the awaitable forms of what waits.
+"""Detent for asyncio: AsyncApp, and the awaitable versions of durable calls.
 
     async with detent.AsyncApp("postgresql://...", include=[fulfil]) as app:
         run = await app.start(fulfil, 42)

@@ -1,4 +1,4 @@
-"""What is asked of deciders, for asyncio."""
+"""`app.deciders` and `app.dead_letters` for asyncio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class AsyncDeciders:
-    """`app.deciders`: looks at deciders; see `App.deciders`.
+    """`app.deciders` for asyncio: inspects deciders; see `App.deciders`.
 
     view = await app.deciders.instance(Order, "o-1")
     """
@@ -67,7 +67,7 @@ class AsyncDeciders:
 
 
 class AsyncDeadLetters:
-    """`app.dead_letters`: what was given up; see `App.dead_letters`.
+    """`app.dead_letters` for asyncio; see `App.dead_letters`.
 
     for letter in await app.dead_letters(Order, limit=10):
         await app.dead_letters.replay(letter)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class AsyncRun(RunFacts, Generic[R]):
-    """One workflow in the database; see `detent.Run`.
+    """One run of a workflow in the database, for asyncio; see `detent.Run`.
 
     run = await app.start(fulfil, 42)
     print(await run.result(timeout=30))
@@ -43,7 +43,7 @@ class AsyncRun(RunFacts, Generic[R]):
         return self
 
     async def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
-        """Wait for the run's end, and return its value; see `Run.result`."""
+        """Wait until the run ends, and return its result; see `Run.result`."""
         engine = self._engine
         seconds = check_timeout("run.result()", timeout)
         frame = current_frame("result")
@@ -227,7 +227,7 @@ async def _one_by_one(
 
 
 class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
-    """`app.runs`: finds runs; see `App.runs`.
+    """`app.runs` for asyncio: finds runs; see `App.runs`.
 
     for run in await app.runs.failed(limit=10):
         await run.resume()
@@ -241,17 +241,17 @@ class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
         return [AsyncRun(self._engine, row) for row in rows]
 
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> AsyncIterator[AsyncRun[Any]]:
-        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        """All matching runs (at most `limit`, if given), read page by page."""
         return self._pages(Walk(self._engine, state, filters))
 
     async def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
-        """Resume all runs that fit; see `Runs.resume`."""
+        """Resume all matching runs; see `Runs.resume`."""
         return await in_thread(lambda: bulk.resume_all(self._engine, state, filters))
 
     async def cancel(
         self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
     ) -> Changed:
-        """Cancel all active runs that fit; see `Runs.cancel`."""
+        """Cancel all matching active runs; see `Runs.cancel`."""
         return await in_thread(lambda: bulk.cancel_all(self._engine, state, filters, reason))
 
     async def _pages(self, walk: Walk) -> AsyncIterator[AsyncRun[Any]]:

@@ -1,4 +1,4 @@
-"""The awaitable forms of what waits."""
+"""The awaitable versions of durable calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
 def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
 ) -> Coroutine[Any, Any, None]:
-    """Sleep durably: holds no task and no memory, and survives everything.
+    """Sleep durably, without a task and without memory; a crash does not change the end.
 
     await detent.aio.sleep(days=2)
     """
@@ -63,7 +63,7 @@ def sleep(
 
 @_durable
 def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
-    """Sleep durably until a moment; one that has passed does not wait.
+    """Sleep durably until a moment; a moment in the past does not wait.
 
     await detent.aio.sleep_until(datetime(2031, 1, 1, tzinfo=UTC))
     """
@@ -76,7 +76,7 @@ def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
 
 @_durable
 async def now() -> datetime:
-    """The time, recorded: a replay sees the same.
+    """The current time, recorded: a replay gets the same value.
 
     deadline = await detent.aio.now() + timedelta(days=2)
     """
@@ -86,7 +86,7 @@ async def now() -> datetime:
 
 @_durable
 async def uuid() -> _uuid.UUID:
-    """A random UUID, recorded.
+    """A random UUID, recorded: a replay gets the same value.
 
     token = str(await detent.aio.uuid())
     """
@@ -98,7 +98,7 @@ async def uuid() -> _uuid.UUID:
 
 @_durable
 async def random() -> float:
-    """A random number from 0 to 1, recorded.
+    """A random number from 0 to 1, recorded: a replay gets the same value.
 
     wait = 60 * await detent.aio.random()
     """
@@ -123,7 +123,7 @@ def receive(
 
 @_durable
 async def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks; see `detent.publish`.
+    """Make a value visible while the run continues; see `detent.publish`.
 
     await detent.aio.publish("progress", {"done": 3, "of": 10})
     """
@@ -161,13 +161,13 @@ async def patched(id: str) -> bool:
 
 
 class timeout:  # noqa: N801 - used like a function
-    """`asyncio.timeout`, durably: the time counts while the workflow is not in memory, and a replay
-    takes the same way.
+    """A durable `asyncio.timeout`: its time also counts while the workflow is not in memory, and its
+    expiry is recorded.
 
         async with detent.aio.timeout(minutes=30):
             answer = await detent.aio.receive("approval")
 
-    Raises TimeoutError at the end of the block when the time was over.
+    Raises TimeoutError at the end of the block if the time was exceeded.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class timeout:  # noqa: N801 - used like a function
         self._expired = False
 
     def expired(self) -> bool:
-        """Whether the time was over before the block ended."""
+        """Whether the time was exceeded before the block ended."""
         return self._expired if self._plain is None else self._plain.expired()
 
     async def __aenter__(self) -> Self:
@@ -224,7 +224,7 @@ class timeout:  # noqa: N801 - used like a function
 
 
 class step_guard(Generic[T]):  # noqa: N801 - used like a function
-    """A step by hand, in async code; see `detent.step_guard`.
+    """A manual step in async code; see `detent.step_guard`.
 
     async with detent.aio.step_guard("fetch", list[int]) as guard:
         if guard.pending:

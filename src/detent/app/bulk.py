@@ -19,7 +19,7 @@ RESUMABLE = (RunState.PAUSED, RunState.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a verb for many runs has done.
+    """The result of `app.runs.resume` or `app.runs.cancel`: the count, and the refusals by run id.
 
     changed = app.runs.resume(state="failed", type=fulfil)
     print(changed.count, changed.refused)

@@ -1,4 +1,4 @@
-"""Dead letters and inboxes, as people see them."""
+"""Dead letters and inboxes, for users."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much waits in the inboxes of a decider.
+    """The number of inputs that wait in the inboxes of a decider.
 
     for backlog in app.deciders.inboxes():
         print(backlog.decider, backlog.pending, backlog.oldest)
@@ -64,7 +64,7 @@ class SkippedLetter:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What `app.dead_letters.replay_all()` did: how many it replayed, and what it skipped.
+    """The result of `app.dead_letters.replay_all()`: the number of replayed letters, and the skipped ones.
 
     report = app.dead_letters.replay_all(Order)
     print(report.replayed, report.skipped)
@@ -186,7 +186,7 @@ def _shown(row: DeadRow) -> DeadLetter:
 
 
 class DeadLetters:
-    """`app.dead_letters`: what was given up, and may be taken up again.
+    """`app.dead_letters`: lists, replays and discards dead letters.
 
     for letter in app.dead_letters(Order, limit=10):
         app.dead_letters.replay(letter)
@@ -206,17 +206,17 @@ class DeadLetters:
         return count_dead(self._engine, decider)
 
     def replay(self, letter: DeadLetter | str) -> None:
-        """Try it again, with a fresh budget; NotADeadLetter where it is under way or done."""
+        """Try a letter again with a new retry budget; NotADeadLetter if it is executing or done."""
         replay(self._engine, letter)
 
     def replay_all(self, decider: Any = None, instance: str | None = None) -> ReplayReport:
-        """Try again what is dead now: all, those of a decider, those of an instance; each once.
+        """Try the current dead letters again, each once: all, those of a decider, or those of an instance.
 
-        What cannot be replayed (its instance was canceled, another caller was quicker) is skipped, and
-        listed with the reason.
+        A letter that cannot be replayed (its instance was canceled, another caller was faster) is skipped,
+        and listed with the reason.
         """
         return replay_all(self._engine, decider, instance)
 
     def discard(self, letter: DeadLetter | str) -> None:
-        """Throw it away.  An inbox goes on behind the input that it could not take."""
+        """Remove a letter.  An inbox continues after the input that blocks it."""
         discard(self._engine, letter)

@@ -26,7 +26,7 @@ PENDING = "pending"  # not reached yet
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node of a run's graph, and how far it is.
+    """A node of a run's graph and its state.
 
     for node in run.nodes():
         print(node.name, node.state, node.attempts)
@@ -51,7 +51,7 @@ class NodeState:
 
     @property
     def result(self) -> Any:
-        """What it returned, decoded."""
+        """The decoded result."""
         return self.reader.result(self.job if self.kind == JOB else None, self.stored_result)
 
 

@@ -1,10 +1,10 @@
-"""Finding runs: what people ask for, checked, as the store wants it; and walking over all pages.
+"""Finding runs: checks filters, translates them for the store, and reads page by page.
 
     app.runs(type=fulfil, attributes={"customer": "acme"})
     app.runs.failed(after=yesterday, limit=10)
     for run in app.runs.each(state="paused"): ...
 
-The order is newest first.  A page continues exactly behind a run, `cursor=`.
+The order is newest first.  `cursor=` continues exactly after a run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Answer = TypeVar("Answer")
 
 
 class Filters(TypedDict, total=False):
-    """What a query takes; all that is given must fit."""
+    """The filters of a query; a run must match all of them."""
 
     type: Any  # a workflow's name, or the workflow
     hero: Any  # whatever app.options(hero=) takes
@@ -61,7 +61,7 @@ class Filters(TypedDict, total=False):
 
 
 class RunQueries(Generic[Answer]):
-    """The questions of `app.runs`; App answers them at once, AsyncApp when they are awaited."""
+    """The queries of `app.runs`; with AsyncApp they are awaited."""
 
     def _answer(self, state: str | None, filters: Filters) -> Answer:
         raise NotImplementedError
@@ -71,15 +71,15 @@ class RunQueries(Generic[Answer]):
         return self._answer(state, filters)
 
     def active(self, **filters: Unpack[Filters]) -> Answer:
-        """Those that are not over."""
+        """Runs that have not ended."""
         return self._answer(ACTIVE, filters)
 
     def ready(self, **filters: Unpack[Filters]) -> Answer:
-        """Those that are active, and of which nothing executes now."""
+        """Active runs that execute nothing now."""
         return self._answer(RunState.READY, filters)
 
     def performing(self, **filters: Unpack[Filters]) -> Answer:
-        """Those of which something executes now."""
+        """Active runs that execute something now."""
         return self._answer(RunState.PERFORMING, filters)
 
     def paused(self, **filters: Unpack[Filters]) -> Answer:
@@ -99,7 +99,7 @@ class RunQueries(Generic[Answer]):
         return self._answer(RunState.CANCELED, filters)
 
     def drifted(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Answer:
-        """Those whose code asked for other steps or arguments than recorded, in any state or in this one."""
+        """Runs whose code requested other steps or arguments than recorded, in any state or in this one."""
         return self._answer(state, {**filters, "drifted": True})
 
 

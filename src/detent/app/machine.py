@@ -1,4 +1,4 @@
-"""Deciders looked at from outside: the state machine of all instances, and one instance with all it has."""
+"""Inspecting deciders: the state machine over all instances, and the details of one instance."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """An input that will come."""
+    """A pending timer: an input that arrives later."""
 
     key: str | None
     type: str
@@ -51,7 +51,7 @@ class PendingTimer:
 
 @dataclass(frozen=True, slots=True)
 class PendingEffect:
-    """An effect that is not carried out: it waits, is under way, or was given up."""
+    """An effect that is not done: waiting, executing, or a dead letter."""
 
     node: str
     type: str
@@ -62,7 +62,7 @@ class PendingEffect:
 
 @dataclass(frozen=True, slots=True)
 class PastDecision:
-    """An input that an instance took, and what that led to."""
+    """A past decision of an instance: the input and its result."""
 
     sequence: int  # of its first event
     cause: str
@@ -74,7 +74,7 @@ class PastDecision:
 
 @dataclass(frozen=True, slots=True)
 class InstanceView(Generic[S]):
-    """One instance of a decider, as it is now.
+    """One instance of a decider: its state, pending work and history.
 
     view = app.deciders.instance(Order, "o-1")
     print(view.status, view.state, view.timers)
@@ -241,7 +241,7 @@ def _past(step: HistoryStep) -> PastDecision:
 
 
 class Deciders:
-    """`app.deciders`: looks at deciders and their instances.
+    """`app.deciders`: inspects deciders and their instances.
 
     print(app.deciders.machine(Order).to_mermaid())
     print(app.deciders.instance(Order, "o-1").status)
@@ -257,17 +257,17 @@ class Deciders:
         source: str = HISTORY,
         limit: int | None = INSTANCES,
     ) -> StateMachineView:
-        """The state machine of a decider: what it declares, beside what was seen of it.
+        """The state machine of a decider: declared and seen transitions.
 
-        Seen in the newest `limit` instances: by folding their events, or (`source="observations"`)
-        as it was noted when the inputs came, which needs `observe = True` and costs one query.
+        It reads the newest `limit` instances: it folds their events, or with `source="observations"`
+        reads the recorded inputs, which needs `observe = True` and costs one query.
         """
         return machine(self._engine, decider, source, limit)
 
     def instance(
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, history: int | None = DECISIONS
     ) -> InstanceView[S]:
-        """An instance with its state, what it waits for, and its newest decisions (at most `history`)."""
+        """An instance with its state, its pending work, and its newest decisions (at most `history`)."""
         return instance_view(self._engine, decider, instance, history)
 
     def observations(
@@ -280,24 +280,24 @@ class Deciders:
         limit: int = AT_ONCE,
         cursor: Observation | int | None = None,
     ) -> list[Observation]:
-        """Recorded inputs of a decider or of one instance, the newest first.
+        """Recorded inputs of a decider or of one instance, newest first.
 
-        With `observe = True` these are all inputs; else those with an id and those of the inbox.  `after`
-        and `before` limit when they were received.  `cursor`, the last one of a page, gives the next page.
+        With `observe = True` these are all inputs, otherwise those with an id and those of the inbox.
+        `after` and `before` limit the time of arrival.  `cursor`, the last one of a page, gives the next.
         """
         return observations(
             self._engine, decider, instance, after=after, before=before, cursor=cursor, limit=limit
         )
 
     def inboxes(self) -> list[Backlog]:
-        """The inboxes in which something waits, one line for each decider."""
+        """The pending inputs in inboxes, one item for each decider."""
         return backlogs(self._engine)
 
     def forget_snapshots(self, decider: type[Decider[Any, Any, Any, Any]] | str) -> int:
-        """Remove a decider's snapshots; returns how many.
+        """Remove the snapshots of a decider; return the number.
 
-        They are taken anew as inputs come.  For what the code itself does not show: a change in what
-        `evolve` calls.
+        New ones are stored when inputs arrive.  Call this after a change in a function that `evolve`
+        calls, which Detent does not notice.
         """
         name = self._engine.services.bound(decider).name
         return self._engine.store.forget_snapshots(name)

@@ -1,4 +1,4 @@
-"""Inputs that a decider's instances were given, as they were recorded."""
+"""Recorded inputs of the instances of a decider."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An input that was recorded: because its decider observes, it has an id, or it came by the inbox.
+    """A recorded input: its decider observes, it has an id, or it arrived in the inbox.
 
     for observation in app.deciders.observations(Order, "o-1"):
         print(observation.received_at, observation.type, observation.state)
@@ -51,7 +51,7 @@ def observations(
     cursor: Observation | int | None,
     limit: int,
 ) -> list[Observation]:
-    """Recorded inputs, the newest first."""
+    """Recorded inputs, newest first."""
     ask_database("the inputs of a decider")
     bound = engine.services.bound(decider)
     if type(limit) is not int or limit < 1:

@@ -1,4 +1,4 @@
-"""Projections, from outside: how far they are, their live read models, and an operator's verbs."""
+"""`app.projections`: the status of projections, their live read models, and operations on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between two looks at what is wa
 
 @dataclass(frozen=True, slots=True)
 class ProjectionStatus:
-    """How far a generation of a projection has come.
+    """The status of one generation of a projection.
 
     for status in app.projections.status():
         print(status.name, status.position, status.head)
@@ -52,7 +52,7 @@ class ProjectionStatus:
 
     @property
     def lag(self) -> int:
-        """How many events it has not seen."""
+        """The number of events that it has not seen."""
         return max(0, self.head - self.position)
 
 
@@ -67,7 +67,7 @@ class Projections:
         self._engine = engine
 
     def status(self) -> list[ProjectionStatus]:
-        """How far each projection has come; one that is rebuilt is there twice."""
+        """The status of each projection; one that is being rebuilt is listed twice."""
         engine = self._engine
         found, head = self._read(stored.overview)
         shown = [
@@ -78,10 +78,10 @@ class Projections:
         return shown + [_unbegun(plan, head) for plan in plans if plan.name not in begun]
 
     def rebuild(self, projection: Asked, *, restart: bool = False) -> int:
-        """Build it anew from the first event on, beside the live one; return the number of the generation.
+        """Rebuild from the first event, next to the live generation; return the number of the new one.
 
-        Workers do it, and put it in the place of the live one when it has come as far.  While it is
-        under way another rebuild is refused; `restart=True` gives up the first.
+        Workers fill it, and it replaces the live generation when it has caught up.  During a rebuild,
+        another one is refused; `restart=True` gives up the first.
         """
         plan = self._plan(projection)
         now = self._engine.clock.now()
@@ -93,9 +93,9 @@ class Projections:
         return number
 
     def skip(self, projection: Asked, *, position: int | None = None) -> int:
-        """Go on behind the event that blocks a projection, and return its position.
+        """Continue after the event that blocks a projection, and return its position.
 
-        With `position`, only if that is the event.  Raises ProjectionNotBlocked where nothing is to skip.
+        With `position`, only if that event blocks it.  Raises ProjectionNotBlocked otherwise.
         """
         plan = self._plan(projection)
         now = self._engine.clock.now()
@@ -108,9 +108,9 @@ class Projections:
     def wait(
         self, projection: Asked, *, position: int | None = None, timeout: timedelta | float | None = None
     ) -> None:
-        """Wait until a projection has seen an event; without `position`, all that there are at this moment.
+        """Wait until a projection has seen the event at `position`; by default, all events stored so far.
 
-        Raises ProjectionBlocked at once where an event stands in the way, ProjectionBehind after `timeout`.
+        Raises ProjectionBlocked at once if an event blocks it, and ProjectionBehind after `timeout`.
         """
         for seconds in self.waiting(projection, position, timeout):
             time.sleep(seconds)
@@ -151,7 +151,7 @@ class Projections:
 
 
 class ProjectionView:
-    """What a projection has made of the events so far: its live generation.
+    """Reads the live generation of a projection.
 
     view = app.projections.view(Totals)
     print(view.get("paid", 0), view.items(prefix="customer/"))
@@ -169,16 +169,16 @@ class ProjectionView:
     def items(
         self, *, prefix: str = "", after: str = "", limit: int = 1000, type: Any = Any
     ) -> list[tuple[str, Any]]:
-        """Keys and values in the order of the keys: those that begin with `prefix`, behind `after`."""
+        """Keys and values in the order of keys: those that begin with `prefix`, after the key `after`."""
         if limit < 1:
             raise ConfigurationError(f"limit={limit!r}: must be at least 1")
         rows = read(self._engine, lambda tx: stored.live_items(tx, self._name, prefix, after, limit))
         return [(key, self._decoded(key, text, type)) for key, text in rows]
 
     def table(self, name: str) -> str:
-        """The name that a table of the projection has at present; a rebuild gives it another one.
+        """The current name of a table of the projection; a rebuild changes it.
 
-        The one before stays for half a minute.
+        The old table stays for half a minute.
         """
         row = read(self._engine, lambda tx: stored.live(tx, self._name))
         return table_name(name, 1 if row is None else row.generation)
@@ -196,7 +196,7 @@ def read(engine: Engine, verb: Callable[[Tx], T]) -> T:
 
 
 class AsyncProjections:
-    """The same for asyncio: what asks the database is awaited.
+    """`app.projections` for asyncio: calls that query the database are awaited.
 
     await app.projections.wait(Totals, timeout=5)
     print(await app.projections.view(Totals).get("paid"))
@@ -232,7 +232,7 @@ class AsyncProjections:
 
 
 class AsyncProjectionView:
-    """What a projection has made of the events so far; see `ProjectionView`.
+    """Reads the live generation of a projection; see `ProjectionView`.
 
     view = app.projections.view(Totals)
     print(await view.get("paid", 0))

@@ -1,4 +1,4 @@
-"""A run as the caller of `app.start` sees it, and the search for runs."""
+"""`Run`, which `app.start` returns, and `app.runs`, which finds runs."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ R = TypeVar("R")
 
 
 class Run(RunFacts, Generic[R]):
-    """One workflow in the database.
+    """One run of a workflow in the database.
 
         run = app.start(fulfil, 42)
         print(run.id, run.state)
         print(run.result(timeout=30))
 
-    What it knows is as of the last `refresh()`; waiting and control refresh it.
+    Its attributes are those of the last `refresh()`; waiting and control refresh it.
     """
 
     def refresh(self) -> Self:
-        """Read it again."""
+        """Read the current state of the run from the database."""
         self._row = self._engine.row(self.id)
         return self
 
     def result(self, *, timeout: timedelta | float | None = None, wait_paused: bool = False) -> R:
-        """Wait for the run's end, and return its value.
+        """Wait until the run ends, and return its result.
 
         Raises the run's own error, RunCanceled, or at once RunPaused with the error
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
@@ -101,51 +101,51 @@ class Run(RunFacts, Generic[R]):
         return default if text is None else self._engine.services.codec.decode(text)
 
     def pause(self, *, reason: str | None = None) -> None:
-        """Stop new work of this run; what executes ends and is recorded."""
+        """Stop new work of this run; executing steps end and are recorded."""
         self._row = self._engine.pause(self.id, reason)
 
     def resume(self, *, accept_drift: bool = False) -> None:
         """Continue a paused run, or a failed one from its failure.
 
-        `accept_drift=True` lets the run continue although the code asks for other steps or
-        arguments than it recorded: the recorded results stay, and a warning is logged for each.
+        `accept_drift=True` continues the run although the code requests other steps or
+        arguments than recorded: the recorded results stay, and a warning is logged for each.
         """
         self._row = self._engine.resume(self.id, accept_drift=accept_drift)
 
     def cancel(self, *, reason: str | None = None) -> None:
-        """End the run and its children; what can be undone is undone."""
+        """End the run and its children; compensations run."""
         self._row = self._engine.cancel(self.id, reason)
 
     def delete(self) -> int:
-        """Remove the run, which must be over, with its children; returns how many runs."""
+        """Remove the run, which must have ended, and its children; return the number of removed runs."""
         return self._engine.delete(self.id)
 
     def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
-        """Set attributes, in any state; None removes one, and the others stay."""
+        """Set attributes, in any state of the run; None removes one, and others stay."""
         self._row = self._engine.set_attributes(self.id, attributes)
 
     def skip(self, node: str) -> None:
-        """Go on as if a node (or a spawned step) that waits or has stopped were done."""
+        """Continue as if a waiting or failed node (or spawned step) were done."""
         self._row = self._engine.skip(self.id, node)
 
     def reattempt(self, node: str) -> None:
-        """Try a node again that failed or was canceled, with a fresh budget."""
+        """Start another attempt at a failed or canceled node, with a new retry budget."""
         self._row = self._engine.reattempt(self.id, node)
 
     def nodes(self) -> list[NodeState]:
-        """The graph of the run, and how far each of its nodes is."""
+        """The nodes of the run's graph with their states."""
         return graphs.nodes_of(self._engine, self.refresh().row)
 
     def to_mermaid(self, *, fold: bool = True) -> str:
-        """The graph with its states, for Markdown; fan-outs folded."""
+        """The graph with the states of its nodes as a Mermaid chart; fan-outs are folded."""
         return to_mermaid(graphs.drawn_of(self._engine, self.refresh().row, fold=fold))
 
     def to_dot(self, *, fold: bool = True) -> str:
-        """The graph with its states, for Graphviz."""
+        """The graph with the states of its nodes, for Graphviz."""
         return to_dot(graphs.drawn_of(self._engine, self.refresh().row, fold=fold), self.type)
 
     def freeze(self) -> None:
-        """Keep the graph that the class has today, whatever is deployed later."""
+        """Store the current graph of the class, so that later deploys do not change it."""
         graphs.freeze(self._engine, self._row)
         self.refresh()
 
@@ -154,20 +154,20 @@ class Run(RunFacts, Generic[R]):
         return graphs.export_graph(self._engine, self.refresh().row)
 
     def import_graph(self, text: str) -> None:
-        """Give the run another graph: the last resort, only when it is paused."""
+        """Replace the graph of a paused run; the last resort."""
         graphs.import_graph(self._engine, self.refresh().row, text)
         self.refresh()
 
     def verify(self) -> list[Broken]:
-        """Where the chain of ancestry hashes does not hold; empty: nobody has tampered with it."""
+        """The nodes whose hash does not match their stored data; empty if nothing was changed."""
         return graphs.verify_run(self._engine, self.refresh().row)
 
     def executions(self) -> list[Execution]:
-        """Every attempt at a node of this run, and every step of a durable function."""
+        """Every attempt at a node of this run, and every recorded step of a durable function."""
         return executions_of(self._engine, self.id)
 
     def history(self) -> list[HistoryEvent]:
-        """What happened to this run, in order."""
+        """The events of this run, in order."""
         return history_of(self._engine, self._row)
 
 
@@ -227,17 +227,17 @@ class Runs(RunQueries[list[Run[Any]]]):
         return [Run(self._engine, row) for row in find_runs(self._engine, state, filters)]
 
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
-        """All runs that fit (at most `limit`, if that is given), read page by page."""
+        """All matching runs (at most `limit`, if given), read page by page."""
         return self._pages(Walk(self._engine, state, filters))
 
     def resume(self, *, state: str, **filters: Unpack[Filters]) -> Changed:
-        """Resume all runs that fit, `state="paused"` or `"failed"`; says how many, and which refused."""
+        """Resume all matching runs (`state="paused"` or `"failed"`); return the count and the refusals."""
         return bulk.resume_all(self._engine, state, filters)
 
     def cancel(
         self, *, state: str | None = None, reason: str | None = None, **filters: Unpack[Filters]
     ) -> Changed:
-        """Cancel all active runs that fit; says how many, and which refused."""
+        """Cancel all matching active runs; return the count and the refusals."""
         return bulk.cancel_all(self._engine, state, filters, reason)
 
     def _pages(self, walk: Walk) -> Iterator[Run[Any]]:

@@ -1,4 +1,4 @@
-"""How an app is set up, and how a run is started."""
+"""Settings of an app and options of a run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AppSettings(CommonSettings, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How an app is set up, checked; the fields are the keys of `AppSettings`.
+    """The settings of an app; every field is a keyword of `App(...)`.
 
     A duration may be given as a number of seconds; it is kept as a timedelta.
     """
@@ -141,7 +141,7 @@ class StartOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is started, checked; the fields are the keys of `StartOptions`."""
+    """The options of a run; see `app.options`."""
 
     id: str | None = None
     delay: timedelta | float | None = None

@@ -1,4 +1,4 @@
-"""What people see of a run: executions and history, made from what is stored."""
+"""Executions and history of a run for users, built from stored rows."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Execution:
 
     @property
     def input(self) -> Call | None:
-        """Its arguments, decoded: `input.args`, `input.kwargs`."""
+        """The decoded arguments: `input.args`, `input.kwargs`."""
         return self.reader.call(self._definition, self.stored_input)
 
     @property
     def result(self) -> Any:
-        """What it returned, decoded."""
+        """The decoded result."""
         return self.reader.result(self._definition, self.stored_result)
 
     @property
@@ -81,7 +81,7 @@ class Execution:
 
     @property
     def duration(self) -> float | None:
-        """Seconds from start to end, where both are known."""
+        """Seconds from start to end, if both are known."""
         if self.started_at is None or self.finished_at is None:
             return None
         return (self.finished_at - self.started_at).total_seconds()
@@ -89,7 +89,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One line of a run's history.
+    """One event in the history of a run.
 
     for happening in run.history():
         print(happening.at, happening.event, happening.detail)
@@ -106,7 +106,7 @@ def id_of(where: str, argument: str, run: Any) -> str:
 
 
 class RunFacts:
-    """What is known of a run without asking again; `Run` and `AsyncRun` share it."""
+    """The attributes of a run that need no query; `Run` and `AsyncRun` share them."""
 
     def __init__(self, engine: Engine, row: RunRow, *, fresh: bool = False) -> None:
         self._engine = engine
@@ -143,18 +143,18 @@ class RunFacts:
 
     @property
     def hero(self) -> tuple[str, str] | None:
-        """The type and the id of its hero, as `app.options(hero=...)` takes them."""
+        """The type and the id of its hero (the subject of the run), as in `app.options(hero=...)`."""
         row = self._row
         return None if row.hero_type is None or row.hero_id is None else (row.hero_type, row.hero_id)
 
     @property
     def parent(self) -> str | None:
-        """The id of the run that started it as its child."""
+        """The id of its parent run, or None."""
         return self._row.parent
 
     @property
     def forked_from(self) -> str | None:
-        """The id of the run that it is a fork of."""
+        """The id of the run from which it was forked, or None."""
         return self._row.forked_from
 
     @property
@@ -169,7 +169,7 @@ class RunFacts:
 
     @property
     def error(self) -> Error | None:
-        """What it failed or was paused with: `error.type`, `.message` and `.traceback`."""
+        """The error that failed or paused it: `error.type`, `.message` and `.traceback`."""
         return _error(self._row.error)
 
     @property
@@ -184,22 +184,22 @@ class RunFacts:
 
     @property
     def attributes(self) -> dict[str, Attribute]:
-        """What the run can be found by, as `app.options(attributes=...)` gave it."""
+        """The attributes by which the run can be found."""
         return dict(self._row.attributes)
 
     @property
     def drifted(self) -> bool:
-        """Whether a replay of it asked for other steps or arguments than recorded, at any time."""
+        """Whether a replay ever requested other steps or arguments than recorded."""
         return self._row.drifted
 
     @property
     def cursor(self) -> str:
-        """Its place in a listing: `app.runs(cursor=...)` goes on behind it, even when the run is gone."""
+        """Its position in a listing: `app.runs(cursor=...)` continues after it, even if it was removed."""
         return cursor_of(self._row)
 
     @property
     def row(self) -> RunRow:
-        """All that is stored of it."""
+        """The stored row of the run."""
         return self._row
 
     def _ended(self, end: RunEnd) -> Any:

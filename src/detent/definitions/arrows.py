@@ -45,7 +45,7 @@ class NodeRef:
 
     @property
     def output(self) -> Expression:
-        """What the node will return; index it, compare it, compute with it, give it to other nodes."""
+        """The future result of the node: index it, compare it, compute with it, pass it to other nodes."""
         return output_of(self.id, self.name)
 
     @property
@@ -71,7 +71,7 @@ class NodeRef:
 
 
 class NodeGroup(tuple[NodeRef, ...]):
-    """Nodes that go together, as `fan_out` makes them.
+    """A group of nodes, as `fan_out` returns it.
 
         parts = g.fan_out(ids, name=lambda i: f"part_{i}", job=process, args=lambda i: {"id": i})
         g.node("total", job=aggregate, depends_on=parts)
@@ -105,7 +105,7 @@ class NodeGroup(tuple[NodeRef, ...]):
 
     @property
     def outputs(self) -> Outputs:
-        """What the nodes will return, as a list to give to another."""
+        """The future results of the nodes, as a list to pass to another node."""
         return Outputs(self)
 
 

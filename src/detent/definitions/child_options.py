@@ -40,7 +40,7 @@ CHILD_DEFAULTS: dict[str, Any] = dict.fromkeys(ChildKeywords.__annotations__)
 
 
 class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child run is started; None leaves an option to the workflow and its parent."""
+    """The options of a child run; None means the default of the workflow or of the parent."""
 
     where: str
     id: str | None = None

@@ -1,7 +1,7 @@
-"""What running user code may ask: where am I, and who records what I do.
+"""The context of running user code: its run, its step, and the frame that records its calls.
 
-A frame is one delivery of a run's `main` to a worker; the runtime makes it, and
-steps, sleeps and messages go through it.  Definitions know only what is here.
+A frame is one delivery of a run's `main` to a worker.  The runtime creates it, and steps,
+sleeps and messages go through it.  Definitions depend only on this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Routine = Generator[Any, Any, T]
 
 
 class Call(Generic[T]):
-    """A durable call: what it comes to, and the key under which its answer is recorded."""
+    """A durable call: its routine, and the key under which its answer is recorded."""
 
     __slots__ = ("key", "name", "routine")
 
@@ -41,7 +41,7 @@ class Signal(BaseException):
 
 
 class Suspended(Signal):
-    """The run waits, and frees its worker; a replay comes back to this point."""
+    """The run waits and frees its worker; a replay returns to this point."""
 
 
 class Canceled(Signal):
@@ -49,25 +49,25 @@ class Canceled(Signal):
 
 
 class Abandoned(Signal):
-    """This worker lost its lease; somebody else goes on."""
+    """This worker lost its lease; another worker continues the run."""
 
 
 class PauseRun(Signal):
-    """A step's policy says: pause the run with this error."""
+    """The policy of a step pauses the run with this error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class CancelRun(Signal):
-    """A step's policy says: cancel the run with this error."""
+    """The policy of a step cancels the run with this error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class FlowControl(Signal):
-    """A node says what shall become of it and of its run."""
+    """A flow control call of a node: skip, pause, cancel, reattempt, finished."""
 
     def __init__(self, verb: str, *, wait: int = 0, result: Any = None, after: bool = False) -> None:
         self.verb = verb  # cancel, pause, skip, reattempt, finished
@@ -77,7 +77,7 @@ class FlowControl(Signal):
 
     @property
     def completes(self) -> bool:
-        """Whether the node is done by that: what it wrote stays."""
+        """Whether this completes the node, so that its writes stay."""
         return self.verb == "finished" or self.after
 
 
@@ -186,7 +186,7 @@ class Frame(Protocol):
 
 
 class RunInfo(msgspec.Struct, frozen=True, gc=False):
-    """What a run may know of itself.
+    """Facts about the current run: `ctx.run.id`, `ctx.run.type`.
 
     @step
     def charge(ctx: detent.Context, order_id: int) -> str:
@@ -221,14 +221,18 @@ class StepBackend(Protocol):
 
 
 class Context:
-    """What a step or a workflow may ask about its own run.
+    """The context of a running step or workflow.
+
+        @step
+        def charge(ctx: detent.Context, amount: int) -> str:
+            return gateway.charge(amount, key=ctx.idempotency_key)
 
         @step
         def charge(ctx: detent.Context, order_id: int) -> str:
             return gateway.charge(order_id, idempotency_key=ctx.idempotency_key)
 
     A first parameter named `ctx` (or annotated `detent.Context`) receives it.
-    It is never recorded as input, and passing it on is allowed.
+    It is never recorded as input, and you can pass it on.
     """
 
     lost = 0  # how many of the attempts before this one died with their worker, where that is known
@@ -245,17 +249,17 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this step: give it to services that know such keys."""
+        """The same text for every attempt at this step, for services that detect duplicates."""
         return f"{self.run.id}:{self.key}"
 
     @property
     def node(self) -> str:
-        """The node or step as people name it: `charge#2`, `main`, or the name of a node of a graph."""
+        """The name of the node or step: `charge#2`, `main`, or the name of a node of a graph."""
         return self.key
 
     @property
     def hero(self) -> Any:
-        """The run's hero, loaded now; None if it has none, or if that is gone."""
+        """The hero (subject) of the run, loaded now; None if it has none or it no longer exists."""
         claimed = self._backend.claimed
         if claimed.hero_type is None or claimed.hero_id is None:
             return None
@@ -264,7 +268,7 @@ class Context:
 
     @property
     def attributes(self) -> dict[str, str | int | bool]:
-        """What the run can be found by, read from the database now."""
+        """The attributes of the run, read from the database now."""
         ask_database("ctx.attributes")
         return dict(self._backend.services.store.run(self.run.id).attributes)
 
@@ -275,7 +279,7 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry run, type, step and attempt."""
+        """A logger whose records have the attributes run, type, step and attempt."""
         return logging.LoggerAdapter(logging.getLogger("detent.run"), self.facts)
 
     @property
@@ -284,18 +288,18 @@ class Context:
         return {"run": self.run.id, "type": self.run.type, "step": self.key, "attempt": self.attempt}
 
     def heartbeat(self) -> None:
-        """Show that this step is at work; a canceled run ends it here."""
+        """Show this step as executing; if the run was canceled, end the step here."""
         self._backend.heartbeat(self)
         if self.cancel_requested:
             raise Canceled
 
     def iterate(self, items: Iterable[T], key: Callable[[T], Any] | None = None) -> Cursor[T]:
-        """Go over many items, durably: a crash, a pause or a deploy continues behind the last one done.
+        """Iterate durably: after a crash, a pause or a deploy, continue after the last completed item.
 
             for item in ctx.iterate(rows, key=lambda row: row.id): ...
 
-        Without `key` the place is counted, so the items must come in the same order again.
-        A step may have several such loops, one after the other.
+        Without `key` the items are counted, so they must come in the same order again.
+        A step can have several such loops, one after the other.
         """
         if self.key == MAIN:
             raise InvalidState(
@@ -457,11 +461,11 @@ def current_step() -> Context | None:
 
 
 def log_fields() -> dict[str, Any]:
-    """The run, type, step and attempt of the code that calls this; empty outside of runs.
+    """The run, type, step and attempt of the calling code; empty outside runs.
 
     log.info("charging", extra=detent.log_fields())
 
-    In a workflow's own function the step is `main`.
+    In the function of a workflow, the step is `main`.
     """
     step, frame = step_var.get(), frame_var.get()
     if step is not None:
@@ -478,8 +482,8 @@ class LogFields(logging.Filter):
         handler.addFilter(detent.LogFields())
         handler.setFormatter(logging.Formatter("%(run)s %(step)s %(message)s"))
 
-    They are None outside of runs.  Add it to a handler: a filter of a logger does not see the records
-    of the loggers below it.
+    They are None outside runs.  Add it to a handler: a filter of a logger does not see the records
+    of its child loggers.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

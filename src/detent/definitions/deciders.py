@@ -42,7 +42,7 @@ LONGEST_TYPE = 100  # an instance's id has room behind it
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A declared step of the state machine: in this status, this input may lead to that status.
+    """A declared transition of the state machine: in status `source`, `input` may lead to `target`.
 
         Transition("created", Pay, "paid", effects=("ShipParcel",))
 
@@ -62,7 +62,7 @@ class Transition:
 
 
 class EffectContext(Context):
-    """What a handler of effects may ask: beside what every Context knows, whose effect this is.
+    """The context of an effect handler: a `Context` that also names the decider and the instance.
 
     async def handle(self, effect: SendEmail, ctx: EffectContext) -> None:
         await mail.send(effect.to, idempotency_key=ctx.idempotency_key)
@@ -95,17 +95,17 @@ class Upcaster(msgspec.Struct, frozen=True):
 def upcaster(
     type: str, *, version: int = 1, to: str | None = None
 ) -> Callable[[Callable[[dict[str, Any]], dict[str, Any]]], Upcaster]:
-    """Read old events as today's, in the class of a decider:
+    """Convert old stored events when they are read; used in the class of a decider:
 
-        @upcaster("Created", version=1)              # how version 1 becomes version 2
+        @upcaster("Created", version=1)              # converts version 1 to version 2
         @staticmethod
         def add_currency(data: dict) -> dict: return {**data, "currency": "EUR"}
 
-        @upcaster("Made", to="Created")              # an event that was renamed
+        @upcaster("Made", to="Created")              # a renamed event
         @staticmethod
         def rename(data: dict) -> dict: return data
 
-    What is stored stays as it is; it is changed when it is read.
+    Stored events are not changed.
     """
     if version < 1:
         raise DefinitionError(f"upcaster({type!r}, version={version!r}): versions are counted from 1")
@@ -128,10 +128,10 @@ class Decider(Generic[State, Input, Event, Effect]):
 
         app.execute(Order, Create(id="o-1"))
 
-    `decide` and `evolve` are pure: the time is an argument, what they return is all that they do.
-    They run under the instance's lock, so they are quick.  Inputs, events and effects are
-    dataclasses, msgspec Structs or pydantic models; several kinds are a union.  A decider that
-    needs arguments is included as an object: `include=[Order(mailer)]`.
+    `decide` and `evolve` must be pure: the time is an argument, and the return value is their only
+    effect.  They run under the lock of the instance, so they must be fast.  Inputs, events and effects
+    are dataclasses, msgspec Structs or pydantic models; several kinds form a union.  If a decider needs
+    arguments, include an object: `include=[Order(mailer)]`.
     """
 
     type: ClassVar[str]
@@ -150,7 +150,7 @@ class Decider(Generic[State, Input, Event, Effect]):
         raise NotImplementedError
 
     def decide(self, state: State, input: Input, now: datetime) -> Decision:
-        """What follows from an input in this state."""
+        """The decision about an input in this state."""
         raise NotImplementedError
 
     def evolve(self, state: State, event: Event) -> State:
@@ -158,21 +158,21 @@ class Decider(Generic[State, Input, Event, Effect]):
         raise NotImplementedError
 
     def is_terminal(self, state: State) -> bool:
-        """Whether the instance is over: it ignores inputs from then on."""
+        """Whether the instance has finished, and ignores further inputs."""
         return False
 
     def handle(self, effect: Effect, ctx: EffectContext) -> Any:
-        """Carry out an effect (`def` or `async def`), and answer with an input or None."""
+        """Carry out an effect (`def` or `async def`); return an input as the answer, or None."""
         raise NotImplementedError
 
     def route(self, input: Input) -> str:
-        """Which instance an input is for: its `workflow_id()`, or its field `id`."""
+        """The id of the instance of an input: its `workflow_id()`, or its field `id`."""
         named = getattr(input, "workflow_id", None)
         id: Any = named() if callable(named) else getattr(input, "id", None)
         return id  # type: ignore[no-any-return]  # whatever it is, it is looked at
 
     def status(self, state: State) -> str:
-        """The name of a state, for drawings and lists: its `status`, or the name of its class."""
+        """The name of a state in diagrams and lists: its `status`, or the name of its class."""
         return str(getattr(state, "status", None) or _class_of(state))
 
     def __init_subclass__(cls, **options: Any) -> None:

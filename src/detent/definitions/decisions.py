@@ -1,4 +1,4 @@
-"""What a decider decides, as plain values: events, effects, timers; and an event as it is read back."""
+"""Decisions as plain values: events, effects and timers; and stored events."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LATEST = to_micros(datetime(9999, 12, 31, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """An input that comes later: `after` a while, or `at` a moment.
+    """An input that arrives later: `after` a duration, or `at` a moment.
 
         Timer(PaymentTimeout("o-1"), after=timedelta(days=2), key="payment")
 
-    A pending timer with a `key` is replaced by a new one with that key, and can be cancelled by it.
+    A new timer with the same `key` replaces a pending one; `cancel_timer(key)` removes it.
     """
 
     input: Any
@@ -63,7 +63,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from an input: at least one event, and perhaps effects and timers.
+    """The result of `decide`: at least one event, and optional effects and timers.
 
         Decision.event(OrderPaid(10)).with_effect(SendEmail("a@b.example")).cancel_timer("payment")
 
@@ -72,8 +72,8 @@ class Decision:
             .with_timer(after=timedelta(hours=1), input=PaymentTimeout(id="o-1"), key="payment")
             .cancel_timer("reminder")
 
-    A decision is a value: each method returns another one.  Timers are cancelled
-    before new ones are scheduled, whatever the order in which that was written.
+    A decision is immutable: each method returns a new one.  Timers are canceled before new
+    ones are scheduled, whatever the order of the calls.
     """
 
     events: tuple[Any, ...]
@@ -95,11 +95,11 @@ class Decision:
         return cls(tuple(events))
 
     def with_event(self, *events: Any) -> Self:
-        """And these events, behind the others."""
+        """Add these events after the others."""
         return replace(self, events=(*self.events, *events))
 
     def with_effect(self, *effects: Any) -> Self:
-        """And these effects, carried out once the decision is durable, at least once each."""
+        """Add these effects; each is carried out at least once, after the decision is durable."""
         return replace(self, effects=(*self.effects, *effects))
 
     def with_timer(
@@ -110,11 +110,11 @@ class Decision:
         at: datetime | None = None,
         key: str | None = None,
     ) -> Self:
-        """And this input, later.  A pending timer with the same key is replaced."""
+        """Add an input that arrives later; it replaces a pending timer with the same key."""
         return replace(self, timers=(*self.timers, Timer(input, after, at, key)))
 
     def cancel_timer(self, *keys: str) -> Self:
-        """And no pending timer with these keys; one that is not pending is nothing to cancel."""
+        """Cancel the pending timers with these keys; keys without a pending timer are ignored."""
         for key in keys:
             _check_key(key)
         return replace(self, cancels=(*self.cancels, *keys))
@@ -129,7 +129,7 @@ def _check_key(key: Any) -> None:
 
 
 class TimerCancelled(msgspec.Struct, frozen=True):
-    """Stands in an instance's events where a pending timer was cancelled; `evolve` does not see it.
+    """Recorded in the events of an instance when a pending timer is canceled; `evolve` does not see it.
 
     cancelled = [one for one in app.events(Order, "o-1") if isinstance(one.event, TimerCancelled)]
     """
@@ -142,7 +142,7 @@ TIMER_CANCELLED = "detent.TimerCancelled"  # its stored type: no name of a user'
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Generic[E]):
-    """An event as it stands in the store.
+    """A stored event with its instance, sequence, position, time and cause.
 
     for recorded in app.events(Order, "o-1"):
         print(recorded.sequence, recorded.at, recorded.event)

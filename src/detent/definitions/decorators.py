@@ -80,18 +80,18 @@ def step(
     executor: Executor = "thread",
     **options: Unpack[StepKeywords],
 ) -> Any:
-    """Make a function a step: called at least once, its result is remembered, and it is not called again.
+    """Make a function a step: it runs at least once, and after its result is recorded it does not run again.
 
         @step(retry=detent.Retry(attempts=5), timeout=30)
         def charge(order_id: int) -> str: ...
 
     `transactional=True` gives it a first parameter `tx`, a transaction of the same
-    database: its writes and its record commit together.  `isolation` is that of the
-    transaction; without it the database's default holds.  `executor="process"` runs it
-    in another process.  `id` fixes its name over renames.
+    database: its writes and its record commit together.  `isolation` is the isolation
+    level; the default is that of the database.  `executor="process"` runs it in another
+    process.  `id` sets its name, so that you can rename the function.
 
-    In a `detent.Workflow` class it makes a method a node that follows the step before it;
-    the options for that are in the guide.
+    In a `detent.Workflow` class it makes a method a node that follows the previous step;
+    docs/graphs.md lists the options.
     """
     if function is not None:
         return Step(function)
@@ -100,7 +100,7 @@ def step(
 
 
 class StepMaker:
-    """`step(...)` with options, waiting for its function.  With `job=` a class needs none.
+    """`step(...)` with options, before it gets its function.  With `job=` a class needs no function.
 
     careful = step(retry=detent.Retry(attempts=5))
     charge = careful(charge_card)
@@ -151,14 +151,15 @@ def workflow(
 ) -> Callable[[Callable[P, R]], FunctionWorkflow[P, R]]: ...
 @shows(WorkflowKeywords, defaults=defaults_of_parameters(FunctionWorkflow.__init__))
 def workflow(function: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowKeywords]) -> Any:
-    """Make a function durable: whatever crashes, it goes on from the last step that it finished.
+    """Make a function a durable workflow: after a crash, it continues from its last recorded step.
 
         @workflow
         def fulfil(order_id: int) -> str:
             return charge(order_id)
 
-    Code outside of steps may run again; it needs no determinism beyond asking for
-    the same steps.  `strict=True` makes other arguments than recorded an error.
+    Code outside steps can run again; a replay has to make the same durable calls.
+    `strict=True` pauses a run that differs from its record in any way: other arguments (also
+    with `on_drift="warn"`), or a recorded step that the code no longer calls.
     """
     if function is not None:
         return FunctionWorkflow(function)

@@ -1,7 +1,7 @@
-"""What a durable function may ask for beside steps: time, chance, messages.
+"""Durable calls besides steps: time, random values, messages.
 
-Everything here is recorded, so a replay sees the same.  `detent.aio` has the
-awaitable forms.  Outside of a run, what makes sense there just happens.
+They are recorded, so a replay gets the same values.  `detent.aio` has the awaitable versions.
+Outside a run, they are plain calls if that is possible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class StepGuardView(Protocol[T]):
-    """What `detent.step_guard` gives: is there work to do, and what was recorded?"""
+    """The object of `detent.step_guard`: whether the step is pending, and its recorded result."""
 
     @property
     def pending(self) -> bool:
@@ -54,7 +54,7 @@ class StepGuardView(Protocol[T]):
 
 
 class AsyncStepGuardView(Protocol[T]):
-    """What `detent.aio.step_guard` gives."""
+    """The object of `detent.aio.step_guard`."""
 
     @property
     def pending(self) -> bool:
@@ -78,7 +78,9 @@ class AsyncStepGuardView(Protocol[T]):
 def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
 ) -> None:
-    """Sleep durably: holds no thread and no memory, and survives everything.
+    """Sleep durably, without a thread and without memory; a crash does not change the end.
+
+        detent.sleep(days=30)
 
         detent.sleep(days=2)
 
@@ -93,7 +95,7 @@ def sleep(
 
 
 def sleep_until(moment: datetime) -> None:
-    """Sleep durably until a moment; one that has passed does not wait.
+    """Sleep durably until a moment; a moment in the past does not wait.
 
     detent.sleep_until(datetime(2031, 1, 1, tzinfo=UTC))
     """
@@ -106,7 +108,7 @@ def sleep_until(moment: datetime) -> None:
 
 
 def now() -> datetime:
-    """The time, recorded: a replay sees the same.
+    """The current time, recorded: a replay gets the same value.
 
     deadline = detent.now() + timedelta(days=2)
     """
@@ -115,7 +117,7 @@ def now() -> datetime:
 
 
 def uuid() -> _uuid.UUID:
-    """A random UUID, recorded.
+    """A random UUID, recorded: a replay gets the same value.
 
     token = str(detent.uuid())
     """
@@ -124,7 +126,7 @@ def uuid() -> _uuid.UUID:
 
 
 def random() -> float:
-    """A random number from 0 to 1, recorded.
+    """A random number from 0 to 1, recorded: a replay gets the same value.
 
     wait = 60 * detent.random()
     """
@@ -135,11 +137,11 @@ def random() -> float:
 def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
 ) -> Any:
-    """Wait for a message, sent with `run.send(name, value)`; each is received once.
+    """Wait for a message that is sent with `run.send(name, value)`; each is received once.
 
         approved = detent.receive("approval", timeout=timedelta(days=2), default=False)
 
-    When it does not come in time: `default` if there is one, else ReceiveTimeout.
+    After `timeout` it returns `default`, or raises ReceiveTimeout if there is none.
     """
     span = checked_receive(name, timeout)
     frame = needed_frame("receive", blocking=True)
@@ -147,12 +149,14 @@ def receive(
 
 
 def publish(name: str, value: Any) -> None:
-    """Show a value to anyone who asks: `run.published(name)` returns the latest.
+    """Make a value visible while the run continues: `run.published(name)` returns the latest.
+
+        detent.publish("progress", 50)
 
         detent.publish("progress", {"done": 3, "of": 10})
 
     In a workflow it is recorded.  In a step, a node or an effect it does not wait: the value is
-    durable before the record of the step is, and stays if the step fails.
+    durable before the record of the step, and stays if the step fails.
     """
     check_text("detent.publish()", "name", name, example="progress")
     frame = blocking_frame("publish")
@@ -173,12 +177,9 @@ def send(run_id: str, name: str, value: Any = None) -> None:
 
 
 def patched(id: str) -> bool:
-    """Guard a change of a workflow's code: True for runs that reach this point with the new code.
+    """Guard a change of the code: True for runs that reach this point for the first time with the new code.
 
-    if detent.patched("new-tax"):
-        tax = new_tax(order_id)
-    else:
-        tax = old_tax(order_id)
+    total = new_tax(order) if detent.patched("new-tax") else old_tax(order)
     """
     check_text("detent.patched()", "id", id, example="new-tax")
     frame = blocking_frame("patched")
@@ -186,14 +187,14 @@ def patched(id: str) -> bool:
 
 
 class step_guard(Generic[T]):  # noqa: N801 - used like a function
-    """A step by hand, without a function of its own.
+    """A manual step, without a function of its own.
 
         with detent.step_guard("fetch", list[int]) as guard:
             if guard.pending:
                 guard.success(fetch())
         data = guard.result
 
-    The type is what a recorded result is decoded to; without it, plain JSON values come back.
+    A recorded result is decoded to the type; without a type, it is a plain JSON value.
     """
 
     @overload

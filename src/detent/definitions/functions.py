@@ -1,8 +1,8 @@
-"""Durable functions: `@step` and `@workflow`.
+"""Durable functions: the classes behind `@step` and `@workflow`.
 
-They describe, they do not run: a definition is a plain object around a function.
-Called outside of a run it just calls that function; inside, it asks the frame of
-the run to carry the call out, record it, or answer it from the journal.
+A definition is a plain object around a function.  Outside a run, a call of it is a plain
+call of the function.  Inside a run, the frame of the run executes and records the call,
+or answers it from the journal.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Definition(Generic[P, R_co]):
     def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
         """Give a step to any worker, or start a workflow as a child run.
 
-        The handle gives the result: `handle.result()`, `await handle`.
+        The handle has the result: `handle.result()`, `await handle`.
         """
         frame = current_frame(self.name)
         if frame is None:

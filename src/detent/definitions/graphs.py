@@ -1,7 +1,7 @@
 """Graphs built at run time: `Graph`, its nodes, branches, spreads; `template`.
 
-A builder only writes down.  `app.start(g)` freezes what stands there as JSON; jobs are
-kept by name and looked up among what the app includes, never imported.
+A builder only collects nodes.  `app.start(g)` freezes them as JSON.  Jobs are stored by
+name and looked up in the app; they are never imported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BUILDING = frozenset({"args", "value", "follows", "written_after", "depends_on"
 
 @dataclass(eq=False)
 class _Block:
-    """Where nodes are being added: the top level, or one side of a condition."""
+    """The block that gets new nodes: the top level, or one branch of a condition."""
 
     branch: tuple[str, bool] | None
     outer: tuple[str, bool] | None
@@ -47,7 +47,7 @@ class _Block:
 
 
 class Graph:
-    """A workflow whose structure is data: built now, frozen when it is started.
+    """A workflow whose structure is data: built at run time, frozen when it is started.
 
         g = detent.Graph("close-the-books")
         parts = g.fan_out(ids, name=lambda i: f"part_{i}", job=process, args=lambda i: {"id": i})
@@ -91,9 +91,9 @@ class Graph:
         timeout: timedelta | float | None = None,
         on_error: Any = None,
     ) -> NodeRef:
-        """Call a step, or run a whole workflow, when all that it depends on is done.
+        """Call a step, or run a workflow, when all its dependencies are done.
 
-        `on_error` names nodes that run when this one fails for good; see also `g.on_error`.
+        `on_error` names nodes that run if this one fails for good; see also `g.on_error`.
         """
         given = dict(args or {})
         self._check_job(name, job, given)
@@ -119,9 +119,9 @@ class Graph:
         depends_on: Any = UNSET,
         **options: Unpack[JobKeywords],
     ) -> NodeGroup:
-        """A node for each item, side by side; what follows waits for all of them.
+        """Add a node for each item; the next node waits for all of them.
 
-        Without items the group is empty: what follows it follows what it would have followed.
+        Without items the group is empty: the next node depends on what the group depends on.
         """
         block = self._blocks[-1]
         if "on_error" in options:
@@ -150,9 +150,9 @@ class Graph:
         depends_on: Any = UNSET,
         **options: Unpack[JobKeywords],
     ) -> NodeRef:
-        """A node for each item of a list that is known only when the run comes there.
+        """Add a node for each item of a list that is known only at run time.
 
-        Its output is the list of their results, in the order of the items.
+        The output is the list of their results, in the order of the items.
         """
         given = dict(args or {})
         self._check_job(name, job, {**given, arg: None})
@@ -168,13 +168,13 @@ class Graph:
         return ref
 
     def value(self, name: str, value: Any, *, depends_on: Any = UNSET) -> NodeRef:
-        """Compute something from outputs, without a worker; its output is that value."""
+        """Compute a value from outputs, without a worker; it is the output of this node."""
         ref = self._add(name, depends_on, kind=VALUE, value=value)
         self._blocks[-1].last = [ref.id]
         return ref
 
     def result(self, value: Any = None, *, depends_on: Any = UNSET) -> NodeRef:
-        """End the run with a value, when everything in this block so far is done."""
+        """End the run with a value when everything before it in this block is done."""
         block = self._blocks[-1]
         if depends_on is UNSET:
             needed = {id for node in block.nodes for id in self._needs(node)}
@@ -188,7 +188,7 @@ class Graph:
 
     @contextmanager
     def when(self, condition: Any, *, name: str | None = None) -> Iterator[NodeRef]:
-        """Nodes in this block run only if the condition holds."""
+        """Nodes in this block run only if the condition is true."""
         given: object = condition
         if not isinstance(given, Expression | bool):
             raise DefinitionError(
@@ -202,7 +202,7 @@ class Graph:
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """Nodes in this block run if the condition of the `when` before it does not hold."""
+        """Nodes in this block run if the condition of the preceding `when` is false."""
         condition = self._conditions.get(len(self._blocks))
         if condition is None or self._nodes[condition]["otherwise"]:
             raise DefinitionError("g.otherwise() follows a `with g.when(...):` block, once")
@@ -212,7 +212,7 @@ class Graph:
 
     @contextmanager
     def on_error(self, node: NodeRef) -> Iterator[NodeRef]:
-        """Nodes in this block run if a node fails for good, instead of all that comes after that node.
+        """Nodes in this block run if a node fails for good; the nodes after that node are skipped.
 
         charge = g.node("charge", job=charge_card, retry=Retry(attempts=3))
         g.node("ship", job=ship)                       # skipped if charge fails
@@ -593,7 +593,7 @@ class Template(Definition[P, None], Generic[P]):
 
 
 def template(function: Callable[Concatenate[Graph, P], None]) -> Template[P]:
-    """Make a function a parameterised graph.
+    """Make a function a template: a graph with parameters.
 
     @detent.template
     def month_end(g, user_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Projections: read models made of events, described.
+"""Projections: definitions of read models.
 
-A projection is one function, `apply`, that is called with every event, in the order of
-their positions.  Nothing here runs: a worker applies events in batches, each with its
+A projection is one function, `apply`, that is called with every event in the order of
+positions.  This module runs nothing: a worker applies events in batches, each with its
 checkpoint in one transaction (execution/projection.py, worker/projector.py).
 """
 
@@ -22,7 +22,7 @@ PATIENT = Retry(attempts=1_000_000, jitter=0.0)
 
 
 class Projection:
-    """A read model of events.
+    """A read model that is built from the events of deciders.
 
         class Totals(Projection):
             name = "totals"
@@ -32,10 +32,10 @@ class Projection:
                 if isinstance(event.event, Paid):
                     view["paid"] = view.get("paid", 0) + event.event.amount
 
-    `apply` (`def`, or `async def` with an AsyncView) sees each event once, in order, and what it writes
-    into its `view` is committed together with the fact that it has seen it.  What it raises
-    blocks the projection at that event until it is tried again with success, or skipped.  A
-    projection that needs arguments is included as an object: `include=[Totals(rates)]`.
+    `apply` (`def`, or `async def` with an AsyncView) gets each event once, in order.  Its writes to
+    `view` are committed together with the checkpoint.  An exception blocks the projection at that
+    event until a retry succeeds or the event is skipped.  If a projection needs arguments, include
+    an object: `include=[Totals(rates)]`.
     """
 
     name: ClassVar[str]
@@ -45,17 +45,17 @@ class Projection:
     retry: ClassVar[Retry] = PATIENT  # of an event that could not be applied; it is never given up
 
     def apply(self, event: Recorded[Any], view: Any) -> Any:
-        """Take one event in."""
+        """Apply one event to the view."""
         raise NotImplementedError
 
     def setup(self, view: Any) -> Any:
         """Called before the first event of each generation: create its tables.
 
-        MySQL commits with every CREATE TABLE, so write it such that it can be called twice.
+        MySQL commits with every CREATE TABLE, so it must be safe to call this twice.
         """
 
     def teardown(self, view: Any) -> Any:
-        """Called when a generation is dropped, because another took its place: drop its tables."""
+        """Called when a generation was replaced and is dropped: drop its tables."""
 
 
 @dataclass(eq=False)

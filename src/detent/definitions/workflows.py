@@ -1,7 +1,7 @@
 """Graph workflows as classes: `Workflow`, `task`, `cancel_if`, `on_exception`, `job_options`.
 
-The class body is only written down; when it ends, blueprint.py makes a graph of it, or
-says what is wrong.
+The class body only collects declarations.  When it ends, blueprint.py builds the graph, or
+raises an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def task(function: Callable[P, R], /) -> Step[P, R]: ...
 def task(**options: Unpack[TaskKeywords]) -> StepMaker: ...
 @shows(TaskKeywords, defaults={**NODE_DEFAULTS, "depends_on": ()})
 def task(function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKeywords]) -> Any:
-    """Make a method a node that depends on what it names, and on nothing else.
+    """Make a method a node that depends only on the nodes that it names.
 
     @task(depends_on="validate")
     def check_fraud(self) -> None: ...
@@ -55,7 +55,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Unpack[TaskKe
 
 
 def cancel_if(condition: F, /) -> F:
-    """Cancel the run before any of its nodes begins, when this is true; a decorator of a method.
+    """Cancel the run if this is true before one of its nodes; a decorator of a method.
 
         @cancel_if
         def account_closed(self) -> bool:
@@ -79,10 +79,10 @@ def on_exception(
     backoff: Retry | None = None,
     then: str = "pause",
 ) -> None:
-    """What the nodes of this class do about an exception, unless they say it themselves.
+    """Set the exception policy of the nodes of this class that have none of their own.
 
     on_exception(ConnectionError, "httpx.HTTPError", action="reattempt", max_reattempts=5)
-    on_exception(action="cancel")       # about every other one
+    on_exception(action="cancel")       # for every other exception
     """
     body = _body_of("on_exception", sys._getframe(1).f_locals)
     body.policies.append(
@@ -91,7 +91,7 @@ def on_exception(
 
 
 def job_options(*, queue: str | None = None, priority: int | None = None) -> None:
-    """On which queue, and how urgently, the nodes of this class run, unless they say it themselves.
+    """Set the queue and the priority of the nodes of this class that have none of their own.
 
     class Report(detent.Workflow):
         job_options(queue="reports", priority=-5)
@@ -135,7 +135,7 @@ class WorkflowType(type):
 
 
 class Workflow(metaclass=WorkflowType):
-    """A graph workflow: its nodes are methods, its fields are what it was started with.
+    """A graph workflow: its nodes are methods, its fields are its inputs.
 
         class OrderWorkflow(detent.Workflow):
             order_id: int
@@ -148,8 +148,8 @@ class Workflow(metaclass=WorkflowType):
 
         app.options(hero=user).start(OrderWorkflow, order_id=123)
 
-    Nodes that do not depend on each other run at the same time, on any worker; they
-    speak through what they write elsewhere, not through `self`.
+    Nodes that do not depend on each other run at the same time, on any worker.  They
+    share data by storing it elsewhere, not on `self`.
     """
 
     may_proceed_without_hero: ClassVar[bool] = False
@@ -178,7 +178,7 @@ class Workflow(metaclass=WorkflowType):
 
     @property
     def ctx(self) -> Context:
-        """The context of the node that runs: attempt, logger, heartbeat, idempotency_key, iterate."""
+        """The context of the running node: attempt, logger, heartbeat, idempotency_key, iterate."""
         return self._executing("read the ctx of")
 
     @property
@@ -189,15 +189,15 @@ class Workflow(metaclass=WorkflowType):
     # Flow control
 
     def cancel(self) -> typing.NoReturn:
-        """End this node and its run: canceled."""
+        """End this node and cancel the run."""
         self._leave(FlowControl("cancel"))
 
     def pause(self, *, after: bool = False) -> typing.NoReturn:
-        """Pause the run; on resume this node runs again (`after=True`: is done, and the next ones run)."""
+        """Pause the run; on resume this node runs again, or with `after=True` the next nodes run."""
         self._leave(FlowControl("pause", after=after))
 
     def skip(self) -> typing.NoReturn:
-        """End this node as skipped; the run goes on."""
+        """End this node as skipped; the run continues."""
         self._leave(FlowControl("skip"))
 
     def reattempt(self, *, wait: timedelta | float = 0) -> typing.NoReturn:
@@ -206,7 +206,7 @@ class Workflow(metaclass=WorkflowType):
         self._leave(FlowControl("reattempt", wait=span_micros(span)))
 
     def finished(self, result: Any = None) -> typing.NoReturn:
-        """End the run here and now, with a value; what is scheduled is canceled."""
+        """End the run now with a value; scheduled nodes are canceled."""
         self._leave(FlowControl("finished", result=result))
 
     def _leave(self, signal: FlowControl) -> typing.NoReturn:
@@ -227,11 +227,11 @@ class Workflow(metaclass=WorkflowType):
         """Called before every node that is not skipped."""
 
     def before_step(self, name: str) -> Any:
-        """Called right before a node's body."""
+        """Called directly before the body of a node."""
 
     def after_step(self, name: str) -> Any:
-        """Called when a node's body has returned."""
+        """Called after the body of a node has returned."""
 
     def around_step(self, name: str) -> AbstractContextManager[Any]:
-        """A context manager around a node's body (an async one for `async def` nodes, if you like)."""
+        """A context manager around the body of a node (it can be async for `async def` nodes)."""
         return nullcontext()

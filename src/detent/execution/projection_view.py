@@ -1,4 +1,4 @@
-"""What a projection writes to: a small store of values by key, its transaction, its tables.
+"""The view of a projection: values by key, its transaction, and its tables.
 
 What is read and written by key is kept as text for as long as this process alone moves the
 projection on, and goes to the database once a batch.  As text, so that a value that is
@@ -118,9 +118,9 @@ class _Writing:
 
 
 class View(_Writing):
-    """What a projection writes to, in the transaction of its batch.
+    """The view that a projection writes to, in the transaction of its batch.
 
-    view["paid"] = view.get("paid", 0) + 5          # values by key, JSON as everywhere
+    view["paid"] = view.get("paid", 0) + 5          # values by key, stored as JSON
     view.tx.execute(f"INSERT INTO {view.table('orders')} ...")
     """
 
@@ -149,7 +149,7 @@ class View(_Writing):
 
 
 class AsyncView(_Writing):
-    """The same for `async def apply`: what may ask the database is awaited.
+    """The view for `async def apply`: calls that may query the database are awaited.
 
     view["paid"] = await view.get("paid", 0) + 5
     await view.tx.execute(...)

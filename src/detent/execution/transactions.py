@@ -1,4 +1,4 @@
-"""The transaction that a transactional step writes in."""
+"""The transaction of a transactional step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .services import Threads
 
 
 class Transaction:
-    """A connection to Detent's database, inside the step's transaction.
+    """The `tx` of a transactional step: a connection to Detent's database in the step's transaction.
 
         @step(transactional=True)
         def debit(tx: detent.Transaction, account: str) -> None:
@@ -90,7 +90,7 @@ class Transaction:
 
 
 class AsyncTransaction:
-    """The same for `async def` steps: statements run in a thread, one at a time, and are awaited.
+    """The `tx` of an `async def` step: statements run in a thread, one at a time, and are awaited.
 
     @step(transactional=True)
     async def debit(tx: detent.AsyncTransaction, account: str) -> None:

@@ -65,7 +65,7 @@ def _expected(run_id: str, row: ExecutionRow, parents: list[ExecutionRow]) -> st
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Where the chain of a run does not hold.
+    """A node whose stored hash does not match its stored data.
 
     for broken in run.verify():
         print(broken.node, broken.stored, broken.expected)

@@ -51,7 +51,7 @@ class TransitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """A status, and what is known of it.
+    """A status: whether it is initial, terminal, declared, and seen.
 
     for state in app.deciders.machine(Order).states:
         print(state.status, state.terminal)
@@ -133,14 +133,14 @@ class Sightings:
 
 @dataclass(frozen=True)
 class StateMachineView:
-    """A decider's state machine: the transitions that it declares, and those that were seen.
+    """The state machine of a decider: declared and seen transitions.
 
         view = app.deciders.machine(Order)
-        view.undeclared          # happened, and is not declared
-        view.unseen              # is declared, and never happened
+        view.undeclared          # seen, but not declared
+        view.unseen              # declared, but never seen
         print(view.to_mermaid())
 
-    A decider that declares no transitions contradicts nothing: then nothing is `undeclared`.
+    If a decider declares no transitions, `undeclared` is empty.
     """
 
     decider: str
@@ -150,31 +150,31 @@ class StateMachineView:
 
     @property
     def declared(self) -> tuple[TransitionInfo, ...]:
-        """What the decider declares, with how often it was seen."""
+        """The declared transitions, with their counts."""
         return tuple(edge for edge in self.transitions if edge.declared)
 
     @property
     def observed(self) -> tuple[TransitionInfo, ...]:
-        """What was seen."""
+        """The seen transitions."""
         return tuple(edge for edge in self.transitions if edge.count)
 
     @property
     def undeclared(self) -> tuple[TransitionInfo, ...]:
-        """What was seen, and is not declared."""
+        """The transitions that were seen, but are not declared."""
         if not self.declared:
             return ()
         return tuple(edge for edge in self.transitions if not edge.declared)
 
     @property
     def unseen(self) -> tuple[TransitionInfo, ...]:
-        """What is declared, and was never seen."""
+        """The transitions that are declared, but were never seen."""
         return tuple(edge for edge in self.transitions if not edge.count)
 
     def to_mermaid(self) -> str:
-        """A state diagram, for Markdown.
+        """A Mermaid state diagram, for Markdown.
 
-        Mermaid draws all arrows of a state diagram alike, so the label says what was never seen
-        or is not declared; statuses that were never seen are dashed, those not declared red.
+        Mermaid draws all arrows alike, so the label says if a transition was never seen or is not
+        declared; statuses that were never seen are dashed, undeclared ones red.
         """
         short = self._short()
         wrong = {edge.key for edge in self.undeclared}
@@ -209,7 +209,7 @@ class StateMachineView:
         return "undeclared" if self.declared and not state.declared else "seen"
 
     def to_dot(self) -> str:
-        """A graph for Graphviz: what was never seen is dashed, what is not declared red."""
+        """A graph for Graphviz: never seen transitions are dashed, undeclared ones red."""
         short = self._short()
         wrong = {edge.key for edge in self.undeclared}
         colours = {"unseen": _UNSEEN, "undeclared": _UNDECLARED, "seen": _SEEN}

@@ -1,4 +1,4 @@
-"""Policies: how often, how patiently, and what then.  Pure functions of their fields."""
+"""Retry and exception policies: attempts, waits, and actions.  Pure functions of their fields."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ WaitFrom = Callable[[BaseException], timedelta | float | None]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """How often, and how patiently, a failing step is tried again.
+    """The attempts and waits of a failing step.
 
         @step(retry=Retry(attempts=5, on=(ConnectionError, TimeoutError)))
         def charge(card: Card) -> Receipt: ...
 
     Waits grow by `factor` from `first` up to `longest` (5 minutes, or `first` if that is longer).
-    A share of each wait, up to `jitter`, is added at random by the worker.  `on` and `never_on`
+    The worker adds a random share of each wait, up to `jitter`.  `on` and `never_on`
     take exception classes and functions that get the exception; an error that `never_on` matches
     is not retried.  `wait_from` gets the exception and returns how long to wait, or None for the
-    computed wait.  These functions must depend on the exception alone: this class computes the
-    same from the same.
+    computed wait.  These functions must depend on the exception alone.
     """
 
     attempts: int
@@ -164,10 +163,10 @@ class ExceptionPolicy:
         @step(on_exception=ExceptionPolicy("reattempt", on=("httpx.HTTPError",), max_reattempts=5))
         def charge(self) -> None: ...
 
-    `on` takes classes, dotted names of classes (which need not be imported), and
-    callables that are given the error; without it the policy is for every exception.
-    A reattempt comes after `wait` (a timedelta, or seconds), or after waits that grow by
-    `backoff`; when `max_reattempts` are used up, `then` is done.  None sets no limit.
+    `on` takes classes, dotted names of classes (which need not be imported), and callables
+    that get the error; without it the policy applies to every exception.  A reattempt
+    follows after `wait` (a timedelta or seconds), or after growing waits (`backoff`).  After
+    `max_reattempts`, `then` applies.  None means no limit.
     """
 
     action: str

@@ -1,4 +1,4 @@
-"""The test kit: virtual time, an app in memory, crashes on purpose, recorded runs, deciders alone.
+"""The test kit: virtual time, an in-memory app, crash tests, replays of recorded runs, tests of deciders.
 
 def test_fulfil(detent_app):
     run = detent_app.start(fulfil, 42)

@@ -1,4 +1,4 @@
-"""An app for tests: a database in memory, a clock moved by hand."""
+"""An app for tests: an in-memory database and virtual time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ R = TypeVar("R")
 
 
 class TestingApp(App):
-    """An app whose time passes only when a test says so.
+    """An app with virtual time, which passes only when a test moves the clock.
 
-        run = app.start(fulfil, 42)      # what is started need not be included
+        run = app.start(fulfil, 42)      # it does not have to be included
         app.speedrun(run)                # two days pass at once
         assert run.result() == "receipt"
 
-    `app.advance(hours=1)` lets an hour pass with all that becomes due in it.  Deciders too need
-    not be included: `app.execute(Order, Create(id="o-1"))`, then `app.speedrun(Order, "o-1")`.
+    `app.advance(hours=1)` moves the clock by an hour and runs everything that becomes due.  Deciders do
+    not have to be included either: `app.execute(Order, Create(id="o-1"))`, then
+    `app.speedrun(Order, "o-1")`.
     """
 
     __test__ = False  # not a test, whatever pytest thinks of the name
@@ -103,10 +104,10 @@ class TestingApp(App):
     @overload
     def speedrun(self, run: type[Decider[Any, Any, Any, Any]], instance: str) -> Run[Any]: ...
     def speedrun(self, run: Any, instance: str | None = None) -> Run[Any]:
-        """Let time fly until the run is over, paused, or waits for what only the test can give.
+        """Move the clock until the run has ended, is paused, or waits for input from the test.
 
-        Takes a run, or a decider and its instance.  One that waits again and again, without an end, is
-        an error after 10,000 waits, which names the node.
+        Takes a run, or a decider and its instance.  If it keeps waiting without an end, speedrun raises an
+        error after 10,000 waits, which names the node.
         """
         found: Run[Any] = run if instance is None else self._run_of(run, instance)
         moves = 0
@@ -126,7 +127,7 @@ class TestingApp(App):
         return self.run(self.engine.registry.decider(decider).run_id(instance))
 
     def advance(self, span: timedelta | float = 0, **parts: float) -> None:
-        """Let time pass, `advance(hours=2)`: what becomes due meanwhile happens in its order, and settles."""
+        """Move the clock, `advance(hours=2)`, and run everything that becomes due, in its order."""
         goal = self.clock.now() + span_of_parts("app.advance()", span, parts)
         self.settle_down()
         due = self._next_due()
@@ -148,7 +149,7 @@ class TestingApp(App):
         self.poke()
 
     def settle_down(self) -> None:
-        """Wait until nothing runs that does not wait for time or for others."""
+        """Wait until everything that can run has run."""
         self._settle_down(None)
 
     def _settle_down(self, run: Run[Any] | None) -> None:
@@ -163,7 +164,7 @@ class TestingApp(App):
         self.engine.observer.flush(PATIENCE)  # so that a test may look at what subscribers received
 
     def poke(self) -> None:
-        """Tell the worker to look for due work."""
+        """Make the worker check for due work."""
         if self.engine.worker is not None:
             self.engine.worker.poke()
 

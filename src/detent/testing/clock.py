@@ -10,7 +10,7 @@ from ..clock import from_micros, span_micros, to_micros
 
 
 class ManualClock:
-    """Time that passes only when the test says so.
+    """A clock that moves only when the test moves it.
 
     clock = ManualClock()
     clock.advance(days=2)
@@ -42,7 +42,7 @@ class ManualClock:
             self._waiting.discard(event)
 
     def advance(self, span: timedelta | float = 0, **parts: float) -> None:
-        """Move on by a span, or by parts: `advance(hours=2)`."""
+        """Move forward by a duration: `advance(timedelta(hours=2))` or `advance(hours=2)`."""
         self.move_to(self._now + span_of_parts("clock.advance()", span, parts))
 
     def move_to(self, moment: int | datetime) -> None:

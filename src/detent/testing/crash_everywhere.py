@@ -1,4 +1,4 @@
-"""crash_everywhere: crash at every durable point of a workflow, and see that it comes out the same."""
+"""crash_everywhere: crash a workflow at every commit, and check that the outcome is the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .decider_crashes import DeciderTrial
 
 
 class WorkflowNotCrashSafe(AssertionError):
-    """A workflow comes out differently when it crashes; the message lists where.
+    """The outcome of a workflow changes with a crash; the message lists the points.
 
     with pytest.raises(WorkflowNotCrashSafe):
         crash_everywhere(writes_outside_of_steps, 42)
@@ -35,21 +35,20 @@ def crash_everywhere(
     orders: int = 5,
     **kwargs: Any,
 ) -> int:
-    """Run a workflow again and again, crashing at every single durable point, and recover.
+    """Run a workflow again for each commit, crash there, recover, and compare the outcome.
 
         crash_everywhere(fulfil, 42)
         crash_everywhere(approve, 7, with_=lambda run: run.send("approval", True))
         crash_everywhere(OrderWorkflow, order_id=7)     # also classes, graphs, templates
         crash_everywhere(Order, Create(id="o-1"), Pay(id="o-1"))    # a decider, and its inputs
 
-    An async workflow runs `orders` times more, while its concurrent steps end in other
-    orders; each time it crashes at its end, and a replay must return what the first
+    An async workflow runs `orders` more times, with its concurrent steps ending in other
+    orders; each time it crashes at its end, and the replay must return what the first
     execution returned.
 
-    Fails with the list of points where the result differs from an undisturbed run, a
-    recorded step ran again, or a transactional step committed twice.  Of a decider the
-    events are compared: what an instance has decided, and in which order.  Returns how
-    many points it tried.
+    Fails with the list of points where the result differs from a run without crashes, a
+    recorded step ran again, or a transactional step committed twice.  For a decider, it
+    compares the events of each instance and their order.  Returns the number of points.
     """
     trial: _Trial | DeciderTrial
     if is_decider(workflow):

@@ -1,11 +1,11 @@
-"""given, when, then: what a decider decides, without a database and without a clock.
+"""given, when, then: tests of a decider without a database and without a clock.
 
     given(Order, [Created(email="a@b")]).when(Pay(id="o-1", amount=5)).then(
         events=[Paid(amount=5)], cancels=["payment"]
     )
 
-Events, inputs and effects go through the codec on their way, as they do in the engine: what
-cannot be stored fails here too, and `evolve` sees what it would see after a replay.
+Events, inputs and effects are encoded and decoded as in the engine: a value that cannot be
+stored fails here too, and `evolve` gets what it would get after a replay.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def given(
     decider: type[Decider[State, Input, Event, Effect]] | Decider[State, Input, Event, Effect],
     events: Sequence[Any] = (),  # a list of several classes is nothing that a type checker can infer from
 ) -> Story[State, Input, Event, Effect]:
-    """An instance to which these events have happened.
+    """An instance with these past events.
 
         given(Order, [Created()]).when(Pay("o-1", 5)).then(events=[Paid(5)])
 
@@ -105,7 +105,7 @@ def _stored(bound: LoadedDecider, name: str, text: str, version: int, number: in
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Story(Generic[State, Input, Event, Effect]):
-    """What happened to an instance so far.  A story is a value: each method returns another one.
+    """The past of an instance.  A story is immutable: each method returns a new one.
 
     story = given(Order, [Created()]).when(Pay("o-1", 5))
     story.then(events=[Paid(5)])
@@ -124,7 +124,7 @@ class Story(Generic[State, Input, Event, Effect]):
         return replace(self, _now=from_micros(to_micros(moment)))  # in UTC, as `decide` is given it
 
     def when(self, input: Input) -> Story[State, Input, Event, Effect]:
-        """And then this input comes."""
+        """Give an input to the instance."""
         __tracebackhide__ = True
         if self._last is not None and self._last.error is not None:
             raise self._last.error
@@ -163,18 +163,18 @@ class Story(Generic[State, Input, Event, Effect]):
 
     @property
     def state(self) -> State:
-        """The state after all that."""
+        """The state after all events."""
         state: State = self._bound.fold(self._bound.initial(), self._rows)
         return state
 
     @property
     def terminal(self) -> bool:
-        """Whether the instance is over."""
+        """Whether the instance has finished."""
         return self._bound.terminal(self.state)
 
     @property
     def events(self) -> list[Event]:
-        """The events that the last input led to."""
+        """The events of the last decision."""
         turn = self._turn("events")
         return [] if turn is None else list(turn.seen)
 
@@ -186,7 +186,7 @@ class Story(Generic[State, Input, Event, Effect]):
 
     @property
     def timers(self) -> list[Timer]:
-        """The timers of the last decision; of those that share a key the last one, as in the engine."""
+        """The timers of the last decision; of several with one key, the last, as in the engine."""
         turn = self._turn("timers")
         alarms: dict[Any, Alarm] = {}
         for number, alarm in enumerate(() if turn is None else turn.timers):
@@ -224,10 +224,10 @@ class Story(Generic[State, Input, Event, Effect]):
         state: Callable[[State], object] | State | type = UNSAID,
         terminal: bool = UNSAID,
     ) -> Story[State, Input, Event, Effect]:
-        """What the last input must have led to; what is not given is not looked at.
+        """Check the result of the last input; arguments that are not given are not checked.
 
-        `state` is a value, a class, or a function that says whether a state is right.  A timer is
-        the same whether it is written with `after` or with `at`.
+        `state` is a value, a class, or a function that returns whether a state is right.  A timer
+        matches whether it is written with `after` or with `at`.
         """
         __tracebackhide__ = True
         if self._last is not None and self._last.error is not None:
@@ -249,7 +249,7 @@ class Story(Generic[State, Input, Event, Effect]):
         return self
 
     def then_raises(self, error: type[Exception], *, match: str | None = None) -> None:
-        """The last input must have been refused like this; `match` is looked for in the message."""
+        """Check that the last input raised this error; `match` is searched for in the message."""
         __tracebackhide__ = True
         found = None if self._last is None else self._last.error
         if found is None:

@@ -1,4 +1,4 @@
-"""record_effects: effects of a decider are noted instead of carried out."""
+"""record_effects: records the effects of a decider instead of carrying them out."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class EffectRecorder(Generic[Effect]):
 
     @property
     def effects(self) -> list[Effect]:
-        """All of them so far."""
+        """All effects so far."""
         with self._guard:
             return list(self._effects)
 
     def of(self, kind: type[F]) -> list[F]:
-        """Those of one class."""
+        """The effects of one class."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def stop(self) -> None:
-        """From now on the decider handles its effects itself; what was recorded stays."""
+        """Let the decider handle its effects again; recorded effects stay."""
         self._bound.handler = self._real
 
     def __enter__(self) -> Self:
@@ -97,7 +97,7 @@ def record_effects(
     decider: type[Decider[Any, Any, Any, Effect]],
     answers: Mapping[type, Any] | None = None,
 ) -> EffectRecorder[Effect]:
-    """Note the effects of a decider instead of carrying them out.
+    """Record the effects of a decider instead of carrying them out.
 
         recorder = record_effects(app, Order, answers={SendEmail: lambda effect: MailSent(effect.id)})
         app.execute(Order, Create(id="o-1", email="a@b"))
@@ -105,8 +105,8 @@ def record_effects(
         assert recorder.of(SendEmail) == [SendEmail(to="a@b", id="o-1")]
 
     An answer is an input, None, a function of the effect, or an exception to raise; a list is
-    used up one by one: `[ConnectionError("down"), None]` fails once.  An effect without an
-    answer is answered with None.
+    used one by one: `[ConnectionError("down"), None]` fails once.  The default
+    answer is None.
     """
     if isinstance(app, TestingApp):
         app.include(decider)

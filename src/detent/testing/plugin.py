@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `detent_app`, there by installing the package."""
+"""The pytest plugin of the package: the fixture `detent_app`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def detent_app() -> Iterator[TestingApp]:
-    """An app on a database in memory, with a worker and a clock moved by hand."""
+    """An app on an in-memory database, with a worker and virtual time."""
     # Imported late: a plugin is loaded by every pytest run, also by those that never use it.
     from .apps import TestingApp
 

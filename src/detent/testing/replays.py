@@ -1,4 +1,4 @@
-"""replay: a run of production against today's code, without executing any step."""
+"""replay: runs the current code against a recorded run, without executing any step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..serialization.codec import Codec, Transform
 
 
 class WorkflowDrifted(AssertionError):
-    """A workflow does not follow a recorded run any more; the message lists where.
+    """The code differs from a recorded run; the message lists the differences.
 
     with pytest.raises(WorkflowDrifted) as drifted:
         replay("run.json", fulfil)
@@ -51,14 +51,13 @@ def replay(
     transform: Transform | None = None,
     timeout: float = replayer.DEFAULT_TIMEOUT,
 ) -> Replay:
-    """Run today's code against a recorded run, and fail where it asks for something else.
+    """Run the current code against a recorded run, and fail if it makes other requests.
 
         replay("run.json", fulfil)      # written by: detent show shop:app ID --export run.json
 
-    Nothing is executed: no step, no message, no child; nothing is waited for.  A run in
-    flight is followed as far as it had come.  Takes a path, or a document that is loaded
-    already.  `transform` is the app's own, where payloads are encrypted.  `timeout` is for
-    code that hangs: seconds of real time.
+    Nothing is executed: no step, no message, no child, no wait.  A run in flight is replayed
+    as far as it was recorded.  Takes a path, or a loaded document.  `transform` is that of
+    the app, for encrypted payloads.  `timeout` is for code that hangs: seconds of real time.
     """
     if not isinstance(workflow, FunctionWorkflow):
         raise DefinitionError(f"replay() takes a workflow, not {workflow!r}; decorate it with @workflow")
