@@ -19,7 +19,7 @@ PROCESSES ?= 6
 POSTGRES_VERSIONS ?= 12 18
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench soak versions
+.PHONY: help install demo test check docs bench soak versions
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -49,6 +49,11 @@ check: $(STAMP) ## lint, format, types, and the direction of imports
 		$(BIN)/mypy --no-error-summary; mypy=$$?; \
 		wait $$pyright && exit $$mypy
 	@$(BIN)/pytest -q tests/unit/test_architecture.py
+
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(STAMP) ## build the documentation as a website, in site/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]" -c constraints.txt
+	@$(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
 
 bench: $(STAMP) ## measure Detent, its peers and the limits, on all databases
 	@$(SERVERS) $(BIN)/python -m bench $(COUNTED) $(BENCH) $(ARGS)
