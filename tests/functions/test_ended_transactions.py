@@ -226,7 +226,7 @@ def test_the_tx_of_a_step_that_has_ended_is_refused(apps: Apps, ledger: Ledger, 
         chosen.sync()
 
     result(apps(flow).start(flow))
-    with pytest.raises(TransactionMisused, match="has ended"):
+    with pytest.raises(TransactionMisused, match="the step and its transaction have ended"):
         kept[0].execute(INSERT.format("late"))
     assert ledger() == []
 

@@ -165,7 +165,7 @@ def test_iterating_in_the_workflow_itself_says_what_to_do(apps: Apps) -> None:
 
     error = failure(apps(flow).start(flow))
     assert isinstance(error, InvalidState)
-    assert "just loop" in str(error)
+    assert "use a plain loop" in str(error)
 
 
 def test_several_loops_in_one_step_each_have_their_own_place(apps: Apps) -> None:

@@ -158,7 +158,7 @@ def test_active_runs_are_canceled_by_a_filter_across_pages(apps: Apps, monkeypat
     app = apps(waits, inner, worker=False)
     doomed = app.options(attributes={"batch": 7}).start_many(waits, [()] * 5)
     spared = app.start(waits)
-    with pytest.raises(ConfigurationError, match="which runs"):
+    with pytest.raises(ConfigurationError, match="select the runs to cancel"):
         app.runs.cancel()
     changed = app.runs.cancel(attributes={"batch": 7}, reason="sold out")
     assert (changed.count, changed.refused) == (5, {})

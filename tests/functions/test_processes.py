@@ -164,9 +164,13 @@ def test_what_ends_one_process_ends_no_other(apps: Apps, folders: tuple[Path, Pa
 def test_what_cannot_be_pickled_is_told_with_the_name_of_the_step(apps: Apps) -> None:
     @workflow
     def flow() -> None:
-        with pytest.raises(NotPicklable, match="the arguments of step 'apply' cannot go"):
+        with pytest.raises(
+            NotPicklable, match="the arguments of step 'apply' cannot be passed between processes"
+        ):
             crunching.apply(lambda: 1)
-        with pytest.raises(NotPicklable, match="the result of step 'make_a_lock' cannot go"):
+        with pytest.raises(
+            NotPicklable, match="the result of step 'make_a_lock' cannot be passed between processes"
+        ):
             crunching.make_a_lock()
 
     result(apps(flow).start(flow))

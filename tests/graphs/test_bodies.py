@@ -112,7 +112,7 @@ def test_a_node_cannot_change_a_field(testing: TestingApp, is_async: bool) -> No
 
     run = testing.start(Flow, order_id=7)
     testing.speedrun(run)
-    assert_error(run, AttributeError, "order_id is what the run was started with")
+    assert_error(run, AttributeError, "order_id is an input of the run and cannot be changed")
 
 
 def test_what_a_node_keeps_in_self_is_gone_in_the_next(testing: TestingApp) -> None:

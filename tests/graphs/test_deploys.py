@@ -250,13 +250,13 @@ def deep(text: str) -> str:
 
 
 HOSTILE = {
-    "a cycle": (circle, "need each other"),
+    "a cycle": (circle, "depend on each other"),
     "a million-deep nesting": (deep, "nested too deeply"),
     "an unknown kind": (
         lambda text: text.replace('"name":"one"', '"name":"one","kind":"exec"'),
         "unknown kind",
     ),
-    "no JSON": (lambda text: text[:-5], "no graph"),
+    "no JSON": (lambda text: text[:-5], "is not a valid graph"),
 }
 
 

@@ -474,7 +474,7 @@ def test_what_cannot_have_an_error_branch_says_so() -> None:
     with pytest.raises(DefinitionError, match="already has an error branch"), g.on_error(a):
         pass
     with g.when(a.output == "a"):
-        with pytest.raises(DefinitionError, match="in another block"), g.on_error(value):
+        with pytest.raises(DefinitionError, match="must be in the same block as the node"), g.on_error(value):
             pass
         with pytest.raises(DefinitionError, match="in another block"):
             g.node("c", job=work, args={"name": "c"}, on_error=b)

@@ -33,7 +33,7 @@ def test_a_count_that_cannot_be_pauses_the_run_with_that_error(apps: Apps) -> No
     wait_for(run, "paused")
     with pytest.raises(RunPaused) as caught:
         result(run)
-    assert "was settled 3 times of 2" in str(caught.value)
+    assert "has 3 settled predecessors of 2" in str(caught.value)
     run.resume()  # which recounts
     assert result(run) == 1
     assert run.verify() == []

@@ -163,7 +163,7 @@ def test_a_cycle_is_refused_before_anything_is_stored(apps: Apps) -> None:
     a = g.node("a", job=give, args={"value": 1})
     b = g.node("b", job=give, args={"value": 1})
     a >> b >> a
-    with pytest.raises(DefinitionError, match="need each other"):
+    with pytest.raises(DefinitionError, match="depend on each other"):
         app.start(g)
     assert app.runs() == []
 

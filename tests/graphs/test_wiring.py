@@ -322,7 +322,7 @@ def test_arrows_in_a_circle_are_refused_when_the_graph_is_started(testing: Testi
     g = Drawing()
     a, b = g.add("ab")
     a >> b >> a
-    with pytest.raises(GraphInvalid, match="need each other: b -> a -> b"):
+    with pytest.raises(GraphInvalid, match="depend on each other: b -> a -> b"):
         testing.start(g)
 
 

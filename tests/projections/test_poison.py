@@ -52,7 +52,7 @@ def test_waiting_for_a_blocked_projection_says_why(timeless: Timeless) -> None:
 def test_waiting_ends_after_a_timeout(timeless: Timeless) -> None:
     app = timeless(Totals, worker=False)
     add(app, 1)
-    with pytest.raises(ProjectionBehind, match="position 0, not to 1 yet"):
+    with pytest.raises(ProjectionBehind, match="has reached position 0, not 1;"):
         app.projections.wait(Totals, timeout=0)
 
 
