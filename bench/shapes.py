@@ -146,7 +146,9 @@ def idle_worker(kind: str, url: str) -> list[Figure]:
 
 def import_time(kind: str, url: str) -> list[Figure]:
     """How long it takes to load what a program with an app needs, beside Python's own start."""
-    return protocol.import_time("detent.app.app, detent.definitions.functions")  # what `import detent` loads lazily
+    return protocol.import_time(
+        "detent.app.app, detent.definitions.functions"
+    )  # what `import detent` loads lazily
 
 
 SHAPES: dict[str, Shape] = {
