@@ -13,27 +13,23 @@ import asyncio
 import contextvars
 import itertools
 import logging
-import os
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-import msgspec
-
 from ..execution.main import arun_main, context_of, run_main
 from ..execution.services import Services
 from ..execution.spawned_step import Work
 from ..execution.workflow_frames import Frame
-from ..ids import uuid7
 from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, WorkerRow
 from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
 from .kinds import broken_off, work_of
 from .projector import Projector
+from .registration import new_row
 from .reports import WorkerReports
 from .upkeep import Upkeep
 
@@ -587,16 +583,5 @@ class Worker:
         return f"{self._row.id[-12:]}.{next(self._tokens)}"
 
     def _new_row(self) -> WorkerRow:
-        now = time.time_ns() // 1000
-        return WorkerRow(
-            id=uuid7(),
-            name=socket.gethostname(),
-            pid=os.getpid(),
-            queues=",".join(self._queues),
-            concurrency=self._concurrency,
-            lock_no=random.getrandbits(62),
-            started_at=now,
-            beat_at=now,
-            lease_until=now + self._lease,
-            jobs=msgspec.json.encode(self._services.registry.names).decode(),
-        )
+        jobs = self._services.registry.names
+        return new_row(queues=self._queues, concurrency=self._concurrency, lease=self._lease, jobs=jobs)
