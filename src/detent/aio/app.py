@@ -12,6 +12,7 @@ from ..app import deciders as deciding
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
+from ..app.schedule_control import Terminology
 from ..app.settings import APP_DEFAULTS, START_DEFAULTS, AppSettings, Options, StartOptions, checked_options
 from ..app.starting import START_MANY, calls_of
 from ..app.user_connections import loop_tx
@@ -26,6 +27,7 @@ from ..kernel.operations import Operation, Start
 from ..keywords import shows
 from .deciders import AsyncDeadLetters, AsyncDeciders
 from .run import AsyncRun, AsyncRuns, results_of
+from .schedules import AsyncSchedules
 from .starters import AsyncStarts
 from .threads import in_thread
 
@@ -192,6 +194,15 @@ class AsyncApp(AsyncStarts):
     def projections(self) -> AsyncProjections:
         """Read models of events; see `App.projections`."""
         return AsyncProjections(self.engine)
+
+    def schedule(self, name: str, definition: Any, **terms: Unpack[Terminology]) -> None:
+        """Declare a schedule in the code; see `App.schedule`."""
+        self._sync.schedule(name, definition, **terms)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """All schedules: `await app.schedules["poll"].pause()`, `async for schedule in app.schedules`."""
+        return AsyncSchedules(self.engine)
 
     def within(self, connection: Any) -> AsyncWithin:
         """Start runs inside your own transaction: they exist if and only if it commits.

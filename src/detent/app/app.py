@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
     from .dead_letters import DeadLetters
     from .machine import Deciders
     from .projections import Projections
+    from .schedule_control import CatchUp, Overlap
+    from .schedules import Schedules
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -212,6 +214,62 @@ class App(Starts):
         from .projections import Projections
 
         return Projections(self.engine)
+
+    def schedule(
+        self,
+        name: str,
+        definition: Any,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        cron: str | None = None,
+        every: timedelta | float | None = None,
+        tz: str = "UTC",
+        jitter: timedelta | float = 0,
+        overlap: Overlap = "allow",
+        catch_up: CatchUp = "latest",
+        queue: str | None = None,
+        priority: int | None = None,
+        deadline: timedelta | float | None = None,
+        attributes: Mapping[str, str | int | bool] | None = None,
+    ) -> None:
+        """Declare a schedule in the code: a run starts at each of its times.
+
+            app.schedule("nightly-report", report, args=("eu",), cron="0 3 * * *", tz="Europe/Paris")
+            app.schedule("poll", poll, every=timedelta(minutes=5), jitter=30, overlap="skip")
+
+        A worker stores it when it starts; a changed declaration is a deploy, and replaces the old one.
+        The run of a firing has the id `nightly-report@2026-03-29T01:00:00Z`, and knows its time as
+        `ctx.scheduled_for`.  See docs/schedules.md.
+        """
+        from . import schedule_control as verbs
+
+        one = verbs.declaration(
+            "app.schedule()",
+            self.engine,
+            name,
+            definition,
+            args=args,
+            kwargs=kwargs,
+            cron=cron,
+            every=every,
+            tz=tz,
+            jitter=jitter,
+            overlap=overlap,
+            catch_up=catch_up,
+            queue=queue,
+            priority=priority,
+            deadline=deadline,
+            attributes=attributes,
+        )
+        verbs.declare(self.engine, one)
+
+    @property
+    def schedules(self) -> Schedules:
+        """All schedules: `app.schedules["poll"].pause()`, `for schedule in app.schedules`, `.create(...)`."""
+        from .schedules import Schedules
+
+        return Schedules(self.engine)
 
     def within(self, connection: Any) -> Within:
         """Start runs inside your own transaction: they exist if and only if it commits.

@@ -41,6 +41,7 @@ from ..stores.store import Store
 from ..worker.worker import Worker
 from .attributes import with_attributes
 from .control import Control
+from .firing import Declaration, Firing
 from .fork import kept_of, plan_graph_fork
 from .heroes import Heroes
 from .includes import collect
@@ -70,6 +71,7 @@ class Engine(Control):
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
         self.observer = Observer(lambda: self._services.loop.get() if self._services is not None else None)
+        self.declarations: dict[str, Declaration] = {}  # the schedules of the code, by name
         self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
         self._begin()
         watch_forks(self)
@@ -277,7 +279,14 @@ class Engine(Control):
             grace=self.settings.grace.total_seconds(),
             max_recoveries=self.settings.max_recoveries,
             missing_after=span_micros(self.settings.missing_after),
+            duties=Firing(services, self.declarations, self._canceled),
         )
+
+    def _canceled(self, runs: Sequence[str]) -> None:
+        """A later firing of their schedule has replaced these runs."""
+        for run in runs:
+            self._tell(run, "canceled")
+        self.waiters.ended([(run, RunEnd(state=RunState.CANCELED)) for run in runs])
 
     # News, from this process and from others
 

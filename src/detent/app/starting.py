@@ -38,7 +38,7 @@ def plan_runs(
     hero: tuple[str, str] | None,
 ) -> Start:
     """The operation that begins a run for each call; nothing is leased yet."""
-    startable = _included(services.registry, definition)
+    startable = included(services.registry, definition)
     name = startable.name
     frame = current_frame(name)
     if frame is not None:
@@ -129,7 +129,7 @@ def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun,
     return run, chosen
 
 
-def _included(registry: Registry, definition: Any) -> Startable:
+def included(registry: Registry, definition: Any) -> Startable:
     """What is to be started, if the app serves it."""
     if isinstance(definition, str):
         found = registry.find(definition)

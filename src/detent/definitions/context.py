@@ -14,12 +14,14 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from ..errors import InvalidState, NotInRun, StepOutsideRun
 from ..kernel.rows import MAIN, RunEnd
+from ..kernel.schedules import scheduled_for
 
 T = TypeVar("T")
 Routine = Generator[Any, Any, T]
@@ -256,6 +258,15 @@ class Context:
     def node(self) -> str:
         """The name of the node or step: `charge#2`, `main`, or the name of a node of a graph."""
         return self.key
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The time for which a schedule has started this run, in UTC; None if none did.
+
+        A report that starts late, or is backfilled, knows its day by this.
+        """
+        claimed = self._backend.claimed
+        return scheduled_for(claimed.run_id) or scheduled_for(claimed.forked_from or "")
 
     @property
     def hero(self) -> Any:

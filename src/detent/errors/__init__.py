@@ -28,6 +28,11 @@
     │   ├── CannotDecode           a value does not fit the annotated type
     │   ├── ExportUnfit            a file is not an exported run that can be replayed
     │   └── InvalidInput           a decider does not accept an input
+    ├── ScheduleError
+    │   ├── UnknownSchedule        the database has no schedule of that name
+    │   ├── ScheduleConflict       the name is taken by another schedule
+    │   ├── InvalidScheduleState   the verb does not apply in this state
+    │   └── TooManyFirings         a backfill over too long a time
     ├── PermanentError             raised by users: an effect is not tried again
     └── RunError
         ├── RunNotFound
@@ -150,6 +155,7 @@ from .runs import (
     TransactionMisused,
     WorkerTraceback,
 )
+from .schedules import InvalidScheduleState, ScheduleConflict, ScheduleError, TooManyFirings, UnknownSchedule
 
 __all__ = [
     "AlreadyRunning",
@@ -177,6 +183,7 @@ __all__ = [
     "InvalidDecision",
     "InvalidInput",
     "InvalidOption",
+    "InvalidScheduleState",
     "InvalidState",
     "LeaseLost",
     "MigrationChanged",
@@ -206,6 +213,8 @@ __all__ = [
     "RunFailed",
     "RunNotFound",
     "RunPaused",
+    "ScheduleConflict",
+    "ScheduleError",
     "SchemaTooNew",
     "SchemaTooOld",
     "StepCrashed",
@@ -215,12 +224,14 @@ __all__ = [
     "StepOutsideRun",
     "StepTimeout",
     "StepsNotAsked",
+    "TooManyFirings",
     "TooManyRecoveries",
     "TransactionEnded",
     "TransactionMisused",
     "UnknownDefinition",
     "UnknownProjection",
     "UnknownQueue",
+    "UnknownSchedule",
     "UnknownScheme",
     "UnreadableEvent",
     "WorkerTraceback",

@@ -374,6 +374,7 @@ class HeartbeatReading(Row):
     workers: list[tuple[str, int, int, bool]] = []
     next_due: int | None = None
     next_deadline: int | None = None  # of a run, that is; it may be over by now
+    next_schedule: int | None = None  # when a schedule is due, of whatever workers
     head: int = 0  # the position of the newest event
     ready: bool = False
     interrupted: list[tuple[str, str]] = []  # run, and what became of it

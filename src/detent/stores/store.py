@@ -34,6 +34,7 @@ from .verbs import cancel as canceling
 from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
 from .verbs.deciders import DeciderVerbs
 from .verbs.heal import known_jobs
+from .verbs.schedule_verbs import ScheduleVerbs
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs):
+class Store(DeciderVerbs, ScheduleVerbs):
     """The verbs of Detent on one database."""
 
     # Schema

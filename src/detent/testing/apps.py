@@ -81,6 +81,11 @@ class TestingApp(App):
         """How the next run is started; see `App.options`."""
         return _Including(self, checked_options(options))
 
+    def schedule(self, name: str, definition: Any, **terms: Any) -> None:
+        """Declare a schedule; see `App.schedule`."""
+        self._include(definition)
+        super().schedule(name, definition, **terms)
+
     def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
     ) -> list[E]:
@@ -114,7 +119,8 @@ class TestingApp(App):
         while True:
             self._settle_down(found)
             found.refresh()
-            due = self._next_due() if found.row.state == RunState.READY else None
+            waits = found.row.state == RunState.READY and self._next_due() is not None
+            due = self._next_moment() if waits else None
             if due is None:
                 self.engine.sweep()
                 return found
@@ -130,11 +136,11 @@ class TestingApp(App):
         """Move the clock, `advance(hours=2)`, and run everything that becomes due, in its order."""
         goal = self.clock.now() + span_of_parts("app.advance()", span, parts)
         self.settle_down()
-        due = self._next_due()
+        due = self._next_moment()
         while due is not None and self.clock.now() < due <= goal:
             self._move(due)
             self.settle_down()
-            due = self._next_due()
+            due = self._next_moment()
         self._move(goal)
         self.settle_down()
         self.engine.sweep()
@@ -142,6 +148,13 @@ class TestingApp(App):
     def _next_due(self) -> int | None:
         """When something happens by itself: a timer is due, or a deadline passes."""
         moments = (self.engine.store.next_due(), self.engine.store.next_deadline())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _next_moment(self) -> int | None:
+        """The same, and when a schedule fires."""
+        worker = self.engine.worker
+        fires = None if worker is None else self.engine.store.next_schedule(worker.scheduler.served())
+        moments = (self._next_due(), fires)
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _move(self, moment: int) -> None:

@@ -31,6 +31,7 @@ from .kinds import broken_off, work_of
 from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
+from .scheduler import Duties, Scheduler
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
@@ -52,6 +53,7 @@ class Worker:
         grace: float,
         max_recoveries: int,
         missing_after: int = 60_000_000,
+        duties: Duties,
     ) -> None:
         self._services = services
         self._queues = list(queues)
@@ -88,6 +90,7 @@ class Worker:
             audit=self.audit,
         )
         self.projector = Projector(services)
+        self.scheduler = Scheduler(services, duties, self.poke)
         self._heartbeat = Heartbeat(
             services.store,
             services.clock,
@@ -122,6 +125,7 @@ class Worker:
         self._dispatcher.start()
         self.upkeep.start()
         self.projector.start()
+        self.scheduler.start()
 
     def stop(self) -> None:
         """Drain: claim no more, let what runs come to its next step, hand the rest back."""
@@ -129,6 +133,7 @@ class Worker:
             self._draining = True
         self._poked.set()
         self.upkeep.stop()
+        self.scheduler.stop()
         self._tell_all("draining")
         self.projector.end()
         until = time.monotonic() + self._grace
@@ -157,6 +162,7 @@ class Worker:
         self._draining = True
         self._poked.set()
         self.upkeep.stop()
+        self.scheduler.stop()
         self.projector.crash()
         self._heartbeat.stop()
 
@@ -200,7 +206,7 @@ class Worker:
         """Whether nothing runs, and nothing that was due was left behind."""
         if not self.upkeep.begun:  # it may heal a run yet, and tell us
             return False
-        if not self.projector.settled_down():
+        if not self.projector.settled_down() or not self.scheduler.settled_down():
             return False
         with self._guard:
             busy = self._running or self._free < self._concurrency or self._claiming
@@ -531,6 +537,7 @@ class Worker:
             self.tell(run_id, state)
         self._show_long_steps()
         self.projector.note_head(reading.head)
+        self.scheduler.read_heartbeat(reading.next_schedule)
         self._next_due = reading.next_due
         self._next_deadline = reading.next_deadline
         self._nothing_ready = not reading.ready and not self._claim_cursor.slow_scan  # else it did not look

@@ -8,9 +8,10 @@ _INTEGERS = frozenset(
     "priority exclusive deadline created_at finished_at attempt precedence scheduled_for deliveries "
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
     " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
-    " generation version begun_at retry_at updated_at parent_seq".split()
+    " generation version begun_at retry_at updated_at parent_seq"
+    " next_for due_at queued_for last_for fired skipped seen_at".split()
 )
-_LONG = frozenset("input result error value detail progress body data".split())
+_LONG = frozenset("input result error value detail progress body data timing terms former reason".split())
 
 
 def columns_of(struct: type) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from .deciders import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert
 from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 from .projections import ProjectionStatements, build_projections
+from .schedules import ScheduleStatements, build_schedules
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
 ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
@@ -56,6 +57,7 @@ class Statements(msgspec.Struct, frozen=True):
     wake: str
     graphs: GraphStatements
     deadlines: DeadlineStatements
+    schedules: ScheduleStatements
     deciders: DeciderStatements
     projections: ProjectionStatements
     # Messages
@@ -214,6 +216,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         ),
         graphs=build_graphs(d),
         deadlines=build_deadlines(d),
+        schedules=build_schedules(d),
         deciders=build_deciders(d, run_columns),
         projections=build_projections(d),
         insert_messages=d.insert_new(
@@ -275,6 +278,8 @@ SELECT 'due', '', COALESCE(MIN(scheduled_for), 0), 0, 0 FROM detent_executions
  WHERE state = 'timer' AND scheduled_for >= :floor
 UNION ALL
 SELECT 'deadline', '', COALESCE(MIN(deadline), 0), 0, 0 FROM detent_deadlines
+UNION ALL
+SELECT 'schedule', '', COALESCE(MIN(due_at), 0), 0, 0 FROM detent_schedules WHERE due_at IS NOT NULL
 UNION ALL
 SELECT 'head', '', COALESCE(MAX(value), 0), 0, 0 FROM detent_counters WHERE name = 'events'
 UNION ALL

@@ -323,6 +323,8 @@ def read_heartbeat(tx: Tx, *, runs: Sequence[str], now: int, claim_cursor: Claim
             found.next_due = number or None
         elif kind == "deadline":
             found.next_deadline = number or None
+        elif kind == "schedule":
+            found.next_schedule = number or None
         elif kind == "head":
             found.head = number
         elif kind == "ready":

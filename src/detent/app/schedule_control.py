@@ -1,0 +1,395 @@
+"""Schedules, from outside: how they are declared, what is known of each, and an operator's verbs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from ..arguments import (
+    check_attributes,
+    check_choice,
+    check_count,
+    check_duration,
+    check_moment,
+    check_positive_duration,
+    check_priority,
+    check_queue,
+    check_reason,
+    check_text,
+    refuse,
+)
+from ..clock import from_micros, span_micros, to_micros
+from ..definitions.graphs import Graph
+from ..errors import DefinitionError, TooManyFirings, UnknownSchedule
+from ..execution.new_runs import Terms, begin
+from ..kernel import schedules as rules
+from ..kernel.rows import Attribute, RunRow
+from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, Timing
+from ..serialization.codec import Codec
+from ..stores.verbs.schedules import history_of
+from .engine import Engine
+from .firing import Declaration, RunTerms, start_of
+from .starting import declared_queue, included
+from .views import HistoryEvent
+
+LONGEST_SCHEDULE_NAME = 170  # with the time behind it, it is the id of a run
+MOST_BACKFILLED = 10_000
+AT_ONCE = 100  # runs that one transaction of a backfill starts
+PAGE = 500
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]*")
+
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+CatchUp = Literal["latest", "all", "none"]
+
+
+class Terminology(TypedDict, total=False):
+    """The keywords of `app.schedule` and `app.schedules.create`."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    cron: str | None
+    every: timedelta | float | None
+    tz: str
+    jitter: timedelta | float
+    overlap: Overlap
+    catch_up: CatchUp
+    queue: str | None
+    priority: int | None
+    deadline: timedelta | float | None
+    attributes: Mapping[str, Attribute] | None
+
+
+def declaration(
+    where: str,
+    engine: Engine,
+    name: str,
+    definition: Any,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    cron: str | None = None,
+    every: timedelta | float | None = None,
+    tz: str = "UTC",
+    jitter: timedelta | float = 0,
+    overlap: Overlap = "allow",
+    catch_up: CatchUp = "latest",
+    queue: str | None = None,
+    priority: int | None = None,
+    deadline: timedelta | float | None = None,
+    attributes: Mapping[str, Attribute] | None = None,
+) -> Declaration:
+    """Check what a schedule is asked to do."""
+    check_schedule_name(where, name)
+    timing = _timing(where, engine.clock.now(), cron, every, tz, jitter, overlap, catch_up)
+    if not isinstance(args, tuple | list):
+        refuse(where, "args", args, "give the arguments of the run as a tuple, for example args=('eu',)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        refuse(where, "kwargs", kwargs, "give a dict of arguments by name")
+    queues = tuple(engine.settings.queues)
+    terms = RunTerms()
+    if queue is not None:
+        terms.queue = declared_queue(check_queue(where, "queue", queue), queues)
+    if priority is not None:
+        terms.priority = check_priority(where, priority)
+    if deadline is not None:
+        terms.deadline = span_micros(check_positive_duration(where, "deadline", deadline))
+    if attributes is not None:
+        terms.attributes = check_attributes(where, attributes)
+    if isinstance(definition, Graph):
+        raise DefinitionError(
+            f"{where} takes a workflow, a Workflow class or a template; a graph that is built in the code "
+            f"cannot be found again by its name: make it a template"
+        )
+    startable = included(engine.registry, definition)
+
+    def stored(codec: Codec) -> str:
+        how = Terms(id="", queue=queues[0], priority=0, now=0, declared=queues)
+        return begin(codec, startable, tuple(args), dict(kwargs or {}), how).runs[0].input
+
+    text = stored(engine.codec)
+    encrypted = engine.settings.transform is not None
+    plain = stored(Codec(max_payload=engine.settings.max_payload)) if encrypted else text
+    return Declaration(
+        name=name, job=startable.name, input=text, plain_input=plain, timing=timing, terms=terms
+    )
+
+
+def check_schedule_name(where: str, name: Any) -> str:
+    check_text(where, "name", name, example="nightly-report", longest=LONGEST_SCHEDULE_NAME)
+    if not _NAME.fullmatch(name):
+        refuse(where, "name", name, "use letters, digits and any of -_.: as in 'nightly-report'")
+    return str(name)
+
+
+def _timing(
+    where: str, now: int, cron: Any, every: Any, tz: Any, jitter: Any, overlap: Any, catch_up: Any
+) -> Timing:
+    if (cron is None) == (every is None):
+        refuse(where, "cron", cron, "give either cron='0 3 * * *' or every=timedelta(minutes=5)")
+    micros = None
+    if every is not None:
+        micros = span_micros(check_positive_duration(where, "every", every))
+        if micros % rules.SECOND:
+            refuse(where, "every", every, "give whole seconds, at least one")
+        if tz != "UTC":
+            refuse(where, "tz", tz, "`every` means the same in every time zone; use cron for local times")
+    else:
+        check_text(where, "cron", cron, example="0 3 * * *")
+    timing = Timing(
+        cron=cron,
+        every=micros,
+        tz=check_text(where, "tz", tz, example="Europe/Paris"),
+        jitter=span_micros(check_duration(where, "jitter", jitter)),
+        overlap=check_choice(where, "overlap", overlap, rules.OVERLAPS),
+        catch_up=check_choice(where, "catch_up", catch_up, rules.CATCH_UPS),
+    )
+    try:
+        rules.check_timing(timing, now)
+    except rules.BadTiming as error:
+        value = {"cron": cron, "tz": tz}.get(error.argument, jitter)
+        refuse(where, error.argument, value, str(error))
+    return timing
+
+
+# Verbs
+
+
+def declare(engine: Engine, one: Declaration) -> None:
+    """Add a declaration of the code; it is stored when a worker starts, or at once where one runs."""
+    engine.declarations[one.name] = one
+    if engine.worker is not None:
+        engine.worker.scheduler.poke()
+
+
+def store_new(engine: Engine) -> None:
+    """Store declarations that no worker has stored yet, so that they can be listed and paused."""
+    if engine.declarations:
+        engine.control(
+            lambda now: engine.store.declare_schedules(
+                [one.row(CODE, now) for one in engine.declarations.values()],
+                now=now,
+                only_new=True,
+            )
+        )
+
+
+def create(engine: Engine, one: Declaration) -> ScheduleRow:
+    """Store a schedule that is made at run time."""
+    engine.store.refuse_inside("app.schedules.create()")
+    engine.control(lambda now: engine.store.create_schedule(one.row(RUN_TIME, now)))
+    poke(engine)
+    return find(engine, one.name)
+
+
+def poke(engine: Engine) -> None:
+    if engine.worker is not None:
+        engine.worker.scheduler.poke()
+
+
+def find(engine: Engine, name: Any) -> ScheduleRow:
+    """The schedule of that name."""
+    check_text("app.schedules[]", "name", name, example="nightly-report")
+    _ = engine.services
+    row = engine.store.schedule(name)
+    if row is None and name in engine.declarations:
+        store_new(engine)
+        row = engine.store.schedule(name)
+    if row is None:
+        raise UnknownSchedule(name)
+    return row
+
+
+def walk(engine: Engine) -> Iterator[ScheduleRow]:
+    """All schedules in the order of their names."""
+    _ = engine.services
+    store_new(engine)
+    after = ""
+    while True:
+        rows = engine.store.schedules(after=after, limit=PAGE)
+        yield from rows
+        if len(rows) < PAGE:
+            return
+        after = rows[-1].name
+
+
+def pause(engine: Engine, name: str, reason: str | None) -> ScheduleRow:
+    engine.store.refuse_inside("schedule.pause()")
+    check_reason("schedule.pause()", reason)
+    row: ScheduleRow = engine.control(lambda now: engine.store.pause_schedule(name, reason=reason, now=now))
+    return row
+
+
+def resume(engine: Engine, name: str) -> ScheduleRow:
+    engine.store.refuse_inside("schedule.resume()")
+    row: ScheduleRow = engine.control(lambda now: engine.store.resume_schedule(name, now=now))
+    poke(engine)
+    return row
+
+
+def delete(engine: Engine, name: str) -> None:
+    engine.store.refuse_inside("schedule.delete()")
+    engine.control(lambda now: engine.store.delete_schedule(name, now=now))
+
+
+def trigger(engine: Engine, name: str) -> RunRow:
+    """Start a run of the schedule now, beside its own firings."""
+    engine.store.refuse_inside("schedule.trigger()")
+    row = find(engine, name)
+    nominal = engine.clock.now()
+    if nominal % rules.SECOND == 0:
+        nominal += 1  # the ids of whole seconds belong to the schedule's own firings
+    while True:
+        made = _begin(engine, row, [nominal], "triggered")
+        if made:
+            return engine.row(made[0])
+        nominal += 1  # somebody else has triggered it in the same microsecond
+
+
+def backfill(engine: Engine, name: str, start: Any, end: Any) -> list[RunRow]:
+    """Start the runs of all firings from `start` up to but without `end` that do not exist yet."""
+    where = "schedule.backfill()"
+    engine.store.refuse_inside(where)
+    row = find(engine, name)
+    begin, until = (to_micros(check_moment(where, *one)) for one in (("start", start), ("end", end)))
+    times = list(islice(rules.times_between(row.when, begin, until), MOST_BACKFILLED + 1))
+    if len(times) > MOST_BACKFILLED:
+        raise TooManyFirings(name, MOST_BACKFILLED)
+    made: list[str] = []
+    for place in range(0, len(times), AT_ONCE):
+        made += _begin(engine, row, times[place : place + AT_ONCE], "backfilled")
+    return [engine.row(id) for id in made]
+
+
+def _begin(engine: Engine, row: ScheduleRow, times: Sequence[int], verb: str) -> list[str]:
+    services = engine.services
+    made: list[str] = engine.control(
+        lambda now: engine.store.begin_extra(
+            row, times, start=lambda one, nominal: start_of(services, one, nominal), verb=verb, now=now
+        )
+    )
+    if engine.worker is not None:
+        engine.worker.poke()
+    return made
+
+
+def next_times(row: ScheduleRow, count: Any, now: int) -> list[datetime]:
+    """When the schedule fires next, without its jitter."""
+    check_count("schedule.next()", "count", count)
+    if row.state == rules.REMOVED:
+        return []
+    first = row.next_for if row.state == rules.ACTIVE and row.next_for is not None else None
+    after = now if first is None else first - 1
+    return [from_micros(time) for time in islice(rules.upcoming(row.when, after), count)]
+
+
+class ScheduleFacts:
+    """What is known of a schedule without asking again; `Schedule` and `AsyncSchedule` share it."""
+
+    _engine: Engine
+    _row: ScheduleRow
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name} of {self.type}, {self.state}>"
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def type(self) -> str:
+        """The name of the definition that it starts."""
+        return self._row.job
+
+    @property
+    def source(self) -> str:
+        """`code` if the code declares it, `run time` if it was made by `app.schedules.create`."""
+        return self._row.source
+
+    @property
+    def state(self) -> str:
+        """`active`, `paused`, or `removed`: the code no longer declares it."""
+        return self._row.state
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was paused or removed."""
+        return self._row.reason
+
+    @property
+    def cron(self) -> str | None:
+        return self._row.when.cron
+
+    @property
+    def every(self) -> timedelta | None:
+        micros = self._row.when.every
+        return None if micros is None else timedelta(microseconds=micros)
+
+    @property
+    def tz(self) -> str:
+        return self._row.when.tz
+
+    @property
+    def jitter(self) -> timedelta:
+        return timedelta(microseconds=self._row.when.jitter)
+
+    @property
+    def overlap(self) -> str:
+        return self._row.when.overlap
+
+    @property
+    def catch_up(self) -> str:
+        return self._row.when.catch_up
+
+    @property
+    def args(self) -> Any:
+        """The arguments of its runs, as plain JSON values: {"args": [...], "kwargs": {...}}."""
+        return self._engine.codec.decode(self._row.input)
+
+    @property
+    def fired(self) -> int:
+        """How many runs it has started."""
+        return self._row.fired
+
+    @property
+    def skipped(self) -> int:
+        """How many firings did not happen because of `overlap`."""
+        return self._row.skipped
+
+    @property
+    def waiting_for(self) -> datetime | None:
+        """The time of a firing that waits for the end of the last run (overlap="queue")."""
+        return None if self._row.queued_for is None else from_micros(self._row.queued_for)
+
+    @property
+    def last_run_id(self) -> str | None:
+        """The id of the run that it started last."""
+        return self._row.last_run
+
+    @property
+    def last_scheduled_for(self) -> datetime | None:
+        return None if self._row.last_for is None else from_micros(self._row.last_for)
+
+    @property
+    def error(self) -> str | None:
+        """Why the latest firing could not start its run; it is tried again every minute."""
+        return self._row.error
+
+    def _history(self) -> list[HistoryEvent]:
+        lines = self._engine.store.history(history_of(self.name))
+        return [
+            HistoryEvent(from_micros(at), event, msgspec.json.decode(detail)) for at, event, detail in lines
+        ]
+
+    def _last_state(self) -> str | None:
+        run = self._row.last_run
+        return None if run is None else self._engine.store.run_states([run]).get(run)
+
+
+def last_states(engine: Engine, rows: Sequence[ScheduleRow]) -> dict[str, str]:
+    """The states of the last runs of schedules, by run id."""
+    return engine.store.run_states([row.last_run for row in rows if row.last_run is not None])

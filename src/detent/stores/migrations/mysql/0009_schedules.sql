@@ -1,0 +1,26 @@
+-- Schedules: when each is due next, and what became of its last firing.
+CREATE TABLE IF NOT EXISTS detent_schedules (
+    name        VARCHAR(255) NOT NULL PRIMARY KEY,
+    source      VARCHAR(16) NOT NULL,
+    state       VARCHAR(16) NOT NULL,
+    job         VARCHAR(255) NOT NULL,
+    input       LONGTEXT NOT NULL,
+    timing      LONGTEXT NOT NULL,
+    terms       LONGTEXT NOT NULL,
+    fingerprint VARCHAR(64) NOT NULL,
+    former      LONGTEXT NOT NULL,
+    served_by   VARCHAR(300) NOT NULL,
+    next_for    BIGINT,
+    due_at      BIGINT,
+    queued_for  BIGINT,
+    last_for    BIGINT,
+    last_run    VARCHAR(255),
+    fired       BIGINT NOT NULL DEFAULT 0,
+    skipped     BIGINT NOT NULL DEFAULT 0,
+    error       LONGTEXT,
+    reason      LONGTEXT,
+    seen_at     BIGINT NOT NULL,
+    created_at  BIGINT NOT NULL,
+    updated_at  BIGINT NOT NULL,
+    INDEX detent_schedules_due (due_at, name)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
