@@ -40,8 +40,7 @@ class AsyncSchedule(ScheduleFacts):
         return [AsyncRun(self._engine, row) for row in rows]
 
     async def next(self, count: int = 1) -> list[datetime]:
-        await self.refresh()
-        return verbs.next_times(self._row, count, self._engine.clock.now())
+        return (await self.refresh()).upcoming(count)
 
     async def delete(self) -> None:
         await in_thread(lambda: verbs.delete(self._engine, self.name))

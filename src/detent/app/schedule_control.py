@@ -252,17 +252,29 @@ def trigger(engine: Engine, name: str) -> RunRow:
 
 def backfill(engine: Engine, name: str, start: Any, end: Any) -> list[RunRow]:
     """Start the runs of all firings from `start` up to but without `end` that do not exist yet."""
-    where = "schedule.backfill()"
-    engine.store.refuse_inside(where)
+    engine.store.refuse_inside("schedule.backfill()")
     row = find(engine, name)
-    begin, until = (to_micros(check_moment(where, *one)) for one in (("start", start), ("end", end)))
-    times = list(islice(rules.times_between(row.when, begin, until), MOST_BACKFILLED + 1))
-    if len(times) > MOST_BACKFILLED:
-        raise TooManyFirings(name, MOST_BACKFILLED)
+    times = _times(row, start, end)
     made: list[str] = []
     for place in range(0, len(times), AT_ONCE):
         made += _begin(engine, row, times[place : place + AT_ONCE], "backfilled")
     return [engine.row(id) for id in made]
+
+
+def missing(engine: Engine, name: str, start: Any, end: Any) -> list[str]:
+    """The ids of the runs that a backfill would start."""
+    ids = [rules.run_id(name, time) for time in _times(find(engine, name), start, end)]
+    known = engine.store.run_states(ids)
+    return [id for id in ids if id not in known]
+
+
+def _times(row: ScheduleRow, start: Any, end: Any) -> list[int]:
+    where = "schedule.backfill()"
+    begin, until = (to_micros(check_moment(where, *one)) for one in (("start", start), ("end", end)))
+    times = list(islice(rules.times_between(row.when, begin, until), MOST_BACKFILLED + 1))
+    if len(times) > MOST_BACKFILLED:
+        raise TooManyFirings(row.name, MOST_BACKFILLED)
+    return times
 
 
 def _begin(engine: Engine, row: ScheduleRow, times: Sequence[int], verb: str) -> list[str]:
@@ -379,15 +391,15 @@ class ScheduleFacts:
         """Why the latest firing could not start its run; it is tried again every minute."""
         return self._row.error
 
+    def upcoming(self, count: int) -> list[datetime]:
+        """The times of the next firings, as of the last `refresh()`."""
+        return next_times(self._row, count, self._engine.clock.now())
+
     def _history(self) -> list[HistoryEvent]:
         lines = self._engine.store.history(history_of(self.name))
         return [
             HistoryEvent(from_micros(at), event, msgspec.json.decode(detail)) for at, event, detail in lines
         ]
-
-    def _last_state(self) -> str | None:
-        run = self._row.last_run
-        return None if run is None else self._engine.store.run_states([run]).get(run)
 
 
 def last_states(engine: Engine, rows: Sequence[ScheduleRow]) -> dict[str, str]:

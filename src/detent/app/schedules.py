@@ -53,7 +53,7 @@ class Schedule(ScheduleFacts):
 
         Of a paused schedule: when it would fire if it were resumed now.
         """
-        return verbs.next_times(self.refresh()._row, count, self._engine.clock.now())
+        return self.refresh().upcoming(count)
 
     def delete(self) -> None:
         """Forget the schedule.  Its runs stay.  One that the code declares can only be removed there."""

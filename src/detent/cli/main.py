@@ -14,6 +14,7 @@ from .demo import demo
 from .doctor import doctor
 from .graphs import graph, reattempt, skip, verify
 from .runs import runs
+from .schedules import schedules
 from .show import history, show, workers
 from .start import send, start
 from .worker import worker
@@ -48,6 +49,7 @@ for _command in (
     verify,
     check_command,
     decider,
+    schedules,
     workers,
     delete,
     resume_all,

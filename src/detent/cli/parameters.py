@@ -110,3 +110,13 @@ def span_or_moment(text: str) -> timedelta | datetime:
         raise click.BadParameter(
             f"{text!r} is not a moment; write 2h, or 2030-01-31T12:00:00+01:00"
         ) from None
+
+
+def moment(text: str) -> datetime:
+    """A date or a time in ISO 8601; without an offset, in the local time zone."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a date; write 2030-01-31 or 2030-01-31T12:00:00Z"
+        ) from None

@@ -77,7 +77,7 @@ def start(
     begins with a dash.
     """
     with opened(app) as found:
-        served = _definition(found, workflow)
+        served = definition_of(found, workflow)
         values, named = call_of(served, found.engine.services.codec, args)
         options = found.options(
             id=id,
@@ -102,7 +102,8 @@ def start(
             console().print_json(data=payload(found, run.row.result))
 
 
-def _definition(app: App, name: str) -> Definition[Any, Any] | Blueprint:
+def definition_of(app: App, name: str) -> Definition[Any, Any] | Blueprint:
+    """The workflow of that name; a failure if the app does not include it."""
     known = app.engine.registry.workflows
     if name not in known:
         have = f"it has {', '.join(known)}" if known else "it includes none (a plain URL never does)"

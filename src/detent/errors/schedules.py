@@ -15,7 +15,7 @@ class UnknownSchedule(ScheduleError):
     name: str
 
     def __str__(self) -> str:
-        return f"there is no schedule {self.name!r} in this database; `detent schedules` lists them"
+        return f"there is no schedule {self.name!r} in this database; `detent schedules list` shows them"
 
 
 @facts
