@@ -16,6 +16,7 @@ from ..app.outcomes import end_for_body
 from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
 from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from ..app.waiters import found
+from ..app.waiting import WaitReason, waiting_for
 from ..arguments import check_flag, check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..definitions.context import current_frame, current_step
@@ -168,6 +169,10 @@ class AsyncRun(RunFacts, Generic[R]):
         engine = self._engine
         row = (await self.refresh()).row
         return await in_thread(lambda: look(engine, row, *args, **options))
+
+    async def waiting_for(self) -> list[WaitReason]:
+        """What the run waits for at this moment; see `Run.waiting_for`."""
+        return await self._seen(waiting_for)
 
     async def executions(self) -> list[Execution]:
         """Every attempt at a node, and every step; see `Run.executions`."""

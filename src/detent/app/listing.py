@@ -56,6 +56,8 @@ class Filters(TypedDict, total=False):
     attributes: Mapping[str, Attribute] | None
     overdue: timedelta | float | None  # something of it has been due for longer, and nobody took it
     drifted: bool | None  # True: its code asked for other steps or arguments than recorded
+    waiting: bool | None  # True: neither executed nor ready to be; it waits for something else
+    on: str | None  # it waits for a message of that name
     cursor: RunFacts | str | None  # the run behind which to continue
     limit: int | None
 
@@ -97,6 +99,10 @@ class RunQueries(Generic[Answer]):
     def canceled(self, **filters: Unpack[Filters]) -> Answer:
         """Canceled runs."""
         return self._answer(RunState.CANCELED, filters)
+
+    def waiting(self, **filters: Unpack[Filters]) -> Answer:
+        """Those that wait for a message, a time, children or another run; with `on=`, for that message."""
+        return self._answer(RunState.READY, {**filters, "waiting": True})
 
     def drifted(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Answer:
         """Runs whose code requested other steps or arguments than recorded, in any state or in this one."""
@@ -180,6 +186,8 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
         before=_moment("before", filters.get("before")),
         attributes=_drifted(filters.get("drifted")) | checked_attributes(RUNS, filters.get("attributes")),
         overdue=_overdue(engine, state, filters.get("overdue")),
+        waiting=_waiting(filters.get("waiting")) or filters.get("on") is not None,
+        on=_text("on", filters.get("on")),
     )
 
 
@@ -221,6 +229,12 @@ def _drifted(given: Any) -> dict[str, Attribute]:
     if given is not None and given is not True:
         refuse(RUNS, "drifted", given, "drifted=True finds the runs that drifted; omit it to find all")
     return {DRIFTED: True} if given else {}
+
+
+def _waiting(given: Any) -> bool:
+    if given is not None and given is not True:
+        refuse(RUNS, "waiting", given, "waiting=True finds the runs that wait; leave it out to find all")
+    return bool(given)
 
 
 def _overdue(engine: Engine, state: str | None, given: Any) -> int | None:

@@ -25,6 +25,7 @@ from .outcomes import end_for_body
 from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
 from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from .waiters import found
+from .waiting import WaitReason, waiting_for
 
 R = TypeVar("R")
 
@@ -99,6 +100,14 @@ class Run(RunFacts, Generic[R]):
             return values[0] if values else default
         text = self._engine.store.published(self.id, name)
         return default if text is None else self._engine.services.codec.decode(text)
+
+    @property
+    def waiting_for(self) -> list[WaitReason]:
+        """What the run waits for at this moment: a message, a time, children, another run, a worker.
+
+        Empty if it is over, or is executed now.  Reads the database.
+        """
+        return waiting_for(self._engine, self.refresh().row)
 
     def pause(self, *, reason: str | None = None) -> None:
         """Stop new work of this run; executing steps end and are recorded."""

@@ -10,6 +10,7 @@ import msgspec
 
 from ..app.app import App
 from ..app.views import Execution, HistoryEvent, shown_state
+from ..app.waiting import WaitReason
 from ..clock import from_micros
 from ..errors import PayloadError
 from ..kernel.rows import Error, RunRow, WorkerRow
@@ -36,6 +37,16 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "created_at": iso(created),
         "finished_at": iso(finished),
         "seconds": None if finished is None else (finished - created).total_seconds(),
+    }
+
+
+def reason_document(reason: WaitReason) -> dict[str, Any]:
+    return {
+        "kind": reason.kind,
+        "text": str(reason),
+        "name": reason.name,
+        "node": reason.node,
+        "until": iso(reason.until),
     }
 
 

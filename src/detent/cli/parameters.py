@@ -15,7 +15,9 @@ from ..definitions.functions import Definition
 from ..errors import CannotDecode
 from ..kernel.rows import Attribute
 from ..serialization.codec import Codec
+from .command import looks_like_app
 
+ANYTHING = "*"  # the value of --waiting where no message is named
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?")
 _UNITS = {
@@ -120,3 +122,10 @@ def moment(text: str) -> datetime:
         raise click.BadParameter(
             f"{text!r} is not a date; write 2030-01-31 or 2030-01-31T12:00:00Z"
         ) from None
+
+
+def message_name(text: str) -> str:
+    """The name of a message; what looks like an app is not one."""
+    if looks_like_app(text) or text.startswith("-"):
+        raise click.BadParameter(f"{text!r} is not the name of a message")
+    return text

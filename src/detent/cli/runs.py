@@ -17,10 +17,10 @@ from ..kernel.rows import Attribute
 from ..stores.verbs.listing import Overdue
 from .command import Loose, app_argument, command, json_option
 from .find_app import opened
-from .json_documents import iso, payload, run_document
+from .json_documents import iso, payload, reason_document, run_document
 from .liveness import Workforce
 from .output import ago, brief_call, console, keep_whole, seconds, span, state_text, table, write_json
-from .parameters import attribute
+from .parameters import ANYTHING, attribute, message_name
 from .parameters import span as span_value
 
 
@@ -28,7 +28,8 @@ from .parameters import span as span_value
     example="detent runs shop:app --state failed --limit 5\n"
     "detent runs shop:app --attribute customer=acme\n"
     "detent runs shop:app --overdue 5m\n"
-    "detent runs shop:app --drifted"
+    "detent runs shop:app --drifted\n"
+    "detent runs shop:app --waiting approval"
 )
 @app_argument
 @click.option(
@@ -57,6 +58,14 @@ from .parameters import span as span_value
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The maximum number."
 )
+@click.option(
+    "--waiting",
+    cls=Loose,
+    otherwise=ANYTHING,
+    type=message_name,
+    metavar="[MESSAGE]",
+    help="Only runs that wait, and for what; with a name, those that wait for that message.",
+)
 @json_option
 def runs(
     app: str,
@@ -66,6 +75,7 @@ def runs(
     attributes: tuple[tuple[str, Attribute], ...],
     overdue: timedelta | None,
     drifted: bool,
+    waiting: str | None,
     cursor: str | None,
     limit: int,
     as_json: bool,
@@ -79,6 +89,8 @@ def runs(
             attributes=dict(attributes),
             overdue=overdue,
             drifted=drifted or None,
+            waiting=True if waiting is not None else None,
+            on=None if waiting in (None, ANYTHING) else waiting,
             cursor=cursor,
             limit=limit,
         )
@@ -87,29 +99,43 @@ def runs(
             documents = [run_document(found, run.row) for run in listed]
             if overdue is not None:
                 _add_overdue(found, documents, late)
+            if waiting is not None:
+                for document, run in zip(documents, listed, strict=True):
+                    document["waiting_for"] = [reason_document(one) for one in run.waiting_for]
             write_json(documents)
             return
         if not listed:
-            asked = state or type_ or queue or attributes or overdue or drifted or cursor
+            asked = state or type_ or queue or attributes or overdue or drifted or waiting or cursor
             console().print("no runs match" if asked else "no runs", style="dim")
             return
-        console().print(
-            keep_whole(_table(found, listed) if overdue is None else _overdue(found, listed, late))
-        )
+        if overdue is not None:
+            rows = _overdue(found, listed, late)
+        else:
+            rows = _table(found, listed) if waiting is None else _waiting(listed)
+        console().print(keep_whole(rows))
 
 
 def _table(app: App, listed: list[Run[Any]]) -> Table:
     rows = table("id", "workflow", "state", "queue", "started", "took", "input", right=("took",))
+    waits = app.engine.store.waiting([run.id for run in listed if run.state == "ready"])
     for run in listed:
         rows.add_row(
             run.id,
             run.type,
-            state_text(run.state),
+            state_text("waiting" if run.id in waits else run.state),
             run.row.queue,
             ago(run.created_at),
             span(seconds(run)),
             Text(brief_call(payload(app, run.row.input), 40), style="dim"),
         )
+    return rows
+
+
+def _waiting(listed: list[Run[Any]]) -> Table:
+    rows = table("id", "workflow", "queue", "started", "waits for")
+    for run in listed:
+        reasons = "; ".join(map(str, run.waiting_for))
+        rows.add_row(run.id, run.type, run.row.queue, ago(run.created_at), Text(reasons))
     return rows
 
 

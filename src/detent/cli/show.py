@@ -22,7 +22,14 @@ from ..stores.verbs.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
 from .drift import drift_lines
 from .find_app import opened
-from .json_documents import execution_document, history_document, payload, run_document, worker_document
+from .json_documents import (
+    execution_document,
+    history_document,
+    payload,
+    reason_document,
+    run_document,
+    worker_document,
+)
 from .output import (
     STYLES,
     ago,
@@ -63,6 +70,7 @@ def show(app: str, id: str, file: Path | None, as_json: bool) -> None:
         executions = run.executions()
         if as_json:
             document_of = run_document(found, run.row)
+            document_of["waiting_for"] = [reason_document(one) for one in run.waiting_for]
             document_of["executions"] = [execution_document(found, item) for item in executions]
             document_of["history"] = history_document(run.history())
             write_json(document_of)
@@ -135,6 +143,7 @@ def _print_head(out: Console, app: App, run: Run[Any]) -> None:
     fact("started", f"{local_time(run.created_at)}, {ago(run.created_at)}")
     fact("took", span(seconds(run)) if run.finished_at is not None else None)
     fact("deadline", None if row.deadline is None else local_time(from_micros(row.deadline)))
+    fact("waits for", "\n".join(map(str, run.waiting_for)))
     fact("hero", None if row.hero_type is None else f"{row.hero_type} {row.hero_id}")
     fact("attributes", ", ".join(f"{name}={attribute_text(fact)}" for name, fact in run.attributes.items()))
     fact("parent", row.parent)

@@ -31,7 +31,7 @@ from .batch import apply as batches
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch, rows_to
 from .verbs import cancel as canceling
-from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
+from .verbs import claims, control, deadlines, graphs, listing, nodes, retention, waiting
 from .verbs.deciders import DeciderVerbs
 from .verbs.heal import known_jobs
 from .verbs.schedule_verbs import ScheduleVerbs
@@ -425,6 +425,21 @@ class Store(DeciderVerbs, ScheduleVerbs):
         """What of these runs has been due since then or longer, longest first."""
         with self._reading() as tx:
             return listing.overdue(tx, runs, due=due)
+
+    def awaited(self, run_id: str) -> list[tuple[str, int]]:
+        """The topics that a parked run waits for, and how many events of each are missing."""
+        with self._reading() as tx:
+            return waiting.awaited(tx, run_id)
+
+    def runs_awaited(self, run_id: str) -> list[tuple[str, str]]:
+        """The nodes of a run that wait for other runs, and the ids of those."""
+        with self._reading() as tx:
+            return waiting.runs_awaited(tx, run_id)
+
+    def waiting(self, runs: Sequence[str]) -> set[str]:
+        """Those of the runs that are neither executed nor ready to be."""
+        with self._reading() as tx:
+            return waiting.waiting(tx, runs)
 
     def executing(self) -> dict[str, int]:
         """How much each worker executes at this moment."""

@@ -58,6 +58,7 @@ class Queries(msgspec.Struct, frozen=True):
     overdue: str
     executing: str
     executions_of: str
+    execution_states: str
     # Retention
     expired: str
     ancestors: str
@@ -116,6 +117,11 @@ SELECT e.worker, COUNT(*) FROM detent_executions e {d.by("detent_executions_read
  WHERE e.state = 'executing'
  GROUP BY e.worker""",
         # Of these runs, by the key; conditions follow (listing.py).
+        execution_states=f"""
+SELECT DISTINCT e.run_id, e.state
+  FROM {d.rows("id")}
+  {d.join("detent_executions", "e")} ON e.run_id = x.id
+ WHERE e.state IN {ACTIVE}""",
         executions_of=f"""
 SELECT {", ".join(f"e.{column}" for column in columns_of(ExecutionRow))}
   FROM {d.rows("id")}

@@ -26,10 +26,11 @@ import msgspec
 from msgspec import field
 
 from ...arguments import RESERVED
-from ...kernel.rows import DRIFTED, Attribute, ExecutionRow, ExecutionState, NewRun, RunRow
+from ...kernel.rows import DRIFTED, Attribute, ExecutionRow, ExecutionState, NewRun, RunRow, topic_of
 from ..driver import Tx, batch, rows_to, send
 from ..sql.queries import HAS_ATTRIBUTE, HAS_OVERDUE, PARTS_OF_ACTIVE, STATES, Queries
 from ..sql.statements import RUN_FIELDS
+from .waiting import WAITING, WAITING_ON
 
 _KINDS: dict[str, type[Attribute]] = {"text": str, "number": int, "flag": bool}
 _COLUMNS = ("type", "queue", "parent", "hero_type", "hero_id")
@@ -49,6 +50,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     before: int | None = None  # created earlier
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     overdue: int | None = None  # something of it has been due since then or longer, and nobody took it
+    waiting: bool = False  # it is neither executed nor ready to be
+    on: str | None = None  # it waits for a message of that name
     beyond: tuple[int, str] | None = None  # created_at and id of the run where the page before ended
 
     @property
@@ -227,6 +230,10 @@ def _conditions(queries: Queries, wanted: Wanted, lead: str) -> Iterator[str]:
         yield STATES["active"]
         if lead != queries.by_overdue:
             yield HAS_OVERDUE
+    if wanted.waiting:
+        yield WAITING
+    if wanted.on is not None:
+        yield WAITING_ON
     if wanted.beyond is not None:
         yield queries.beyond_attribute if by_attribute else queries.beyond
 
@@ -236,6 +243,8 @@ def _params(wanted: Wanted) -> dict[str, Any]:
     params = {name: value for name, value in given.items() if value is not None}
     for number, (name, value) in enumerate(wanted.attributes.items()):
         params |= {f"name{number}": name, f"value{number}": attribute_text(value)}
+    if wanted.on is not None:
+        params |= {"topic": topic_of("message", wanted.on), "on_message": wanted.on}
     if wanted.beyond is not None:
         params["at"], params["id"] = wanted.beyond
     return params | {"limit": wanted.limit}
