@@ -196,3 +196,49 @@ def test_the_same_from_async_code(url: str) -> None:
             assert await first.delete() + await app.delete(second) == 2
 
     asyncio.run(program())
+
+
+def test_what_was_found_is_changed_as_a_whole(apps: Apps) -> None:
+    """Also what is not on the page that was read."""
+    broken = True
+
+    @workflow
+    def flow(number: int) -> int:
+        if broken:
+            raise ValueError(number)
+        return number
+
+    app = apps(flow, waits)
+    runs = app.start_many(flow, [(n,) for n in range(5)])
+    for run in runs:
+        failure(run)
+    found = app.runs.failed(type=flow, since=runs[0].created_at)
+    assert (len(app.runs.failed(limit=2)), found.total()) == (2, 5)
+    assert app.runs.failed(limit=2).total() == 2
+    broken = False
+    assert found.resume().count == 5
+    assert sorted(result(run) for run in runs) == [0, 1, 2, 3, 4]
+    assert found.total() == 0
+    waiting = [app.start(waits) for _ in range(3)]
+    for one in waiting:
+        wait_parked(one)
+    assert app.runs.waiting(on="go").cancel(reason="enough").count == 3
+    assert {state(one) for one in waiting} == {"canceled"}
+    with pytest.raises(ConfigurationError):
+        app.runs.finished().resume()
+    with pytest.raises(ConfigurationError):
+        app.runs.failed(since=runs[0].created_at, after=runs[0].created_at)
+
+
+def test_what_was_found_is_changed_in_async_code(url: str) -> None:
+    async def main() -> None:
+        async with detent.AsyncApp(url, include=[waits]) as app:
+            for _ in range(3):
+                await app.start(waits)
+            found = app.runs.active(type=waits)
+            assert (len(await found), await found.total()) == (3, 3)
+            assert (await found.cancel(reason="enough")).count == 3
+            with pytest.raises(ConfigurationError):
+                await app.runs.canceled().resume()
+
+    asyncio.run(main())

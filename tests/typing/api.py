@@ -76,8 +76,10 @@ def sync_face(app: detent.App) -> None:
     app.start(fulfil)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     facts: dict[str, str | int | bool] = {"customer": "acme", "amount": 12}
     assert_type(app.options(attributes=facts).start(fulfil, 42).attributes, dict[str, str | int | bool])
-    assert_type(app.runs(type=fulfil, state="failed", limit=5), list[detent.Run[Any]])
-    assert_type(app.runs.active(attributes=facts, cursor=run), list[detent.Run[Any]])
+    listed: list[detent.Run[Any]] = app.runs(type=fulfil, state="failed", limit=5)
+    assert_type(listed[0], detent.Run[Any])
+    runs: list[detent.Run[Any]] = app.runs.active(attributes=facts, cursor=run)
+    assert_type(runs[0], detent.Run[Any])
     assert_type(app.runs.each(parent=run), Iterator[detent.Run[Any]])
     app.runs(colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     app.runs.failed(limit="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
@@ -231,7 +231,38 @@ async def _one_by_one(
     return values
 
 
-class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
+class AsyncFound(Awaitable[list[AsyncRun[Any]]]):
+    """A question about runs: awaited, the runs of a page; its verbs are for all runs that fit.
+
+    await app.runs.failed(type=fulfil, since=yesterday).resume()
+    """
+
+    def __init__(self, engine: Engine, state: str | None, filters: Filters) -> None:
+        self._engine = engine
+        self._state = state
+        self._filters = filters
+
+    def __await__(self) -> Generator[Any, None, list[AsyncRun[Any]]]:
+        return self._page().__await__()
+
+    async def _page(self) -> list[AsyncRun[Any]]:
+        rows = await in_thread(lambda: find_runs(self._engine, self._state, self._filters))
+        return [AsyncRun(self._engine, row) for row in rows]
+
+    async def total(self) -> int:
+        """How many runs fit; see `Found.total`."""
+        return await in_thread(lambda: bulk.count(Walk(self._engine, self._state, self._filters)))
+
+    async def resume(self) -> Changed:
+        """Resume all runs that fit; see `Found.resume`."""
+        return await in_thread(lambda: bulk.resume_all(self._engine, self._state, self._filters))
+
+    async def cancel(self, *, reason: str | None = None) -> Changed:
+        """Cancel all runs that fit; see `Found.cancel`."""
+        return await in_thread(lambda: bulk.cancel_all(self._engine, self._state, self._filters, reason))
+
+
+class AsyncRuns(RunQueries[AsyncFound]):
     """`app.runs` for asyncio: finds runs; see `App.runs`.
 
     for run in await app.runs.failed(limit=10):
@@ -241,9 +272,8 @@ class AsyncRuns(RunQueries[Coroutine[Any, Any, list[AsyncRun[Any]]]]):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def _answer(self, state: str | None, filters: Filters) -> list[AsyncRun[Any]]:
-        rows = await in_thread(lambda: find_runs(self._engine, state, filters))
-        return [AsyncRun(self._engine, row) for row in rows]
+    def _answer(self, state: str | None, filters: Filters) -> AsyncFound:
+        return AsyncFound(self._engine, state, filters)
 
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> AsyncIterator[AsyncRun[Any]]:
         """All matching runs (at most `limit`, if given), read page by page."""

@@ -52,6 +52,7 @@ class Filters(TypedDict, total=False):
     queue: str | None
     parent: RunFacts | str | None
     after: datetime | None  # created then or later
+    since: datetime | None  # the same as `after`
     before: datetime | None  # created earlier
     attributes: Mapping[str, Attribute] | None
     overdue: timedelta | float | None  # something of it has been due for longer, and nobody took it
@@ -182,7 +183,7 @@ def checked(engine: Engine, state: str | None, filters: Filters, limit: Any) -> 
         hero_id=_hero(hero[1]),
         queue=_text("queue", filters.get("queue")),
         parent=_parent(filters.get("parent")),
-        after=_moment("after", filters.get("after")),
+        after=_moment("after", _after(filters)),
         before=_moment("before", filters.get("before")),
         attributes=_drifted(filters.get("drifted")) | checked_attributes(RUNS, filters.get("attributes")),
         overdue=_overdue(engine, state, filters.get("overdue")),
@@ -218,6 +219,13 @@ def _text(name: str, given: Any) -> str | None:
 
 def _parent(given: Any) -> str | None:
     return None if given is None else id_of(RUNS, "parent", given)
+
+
+def _after(filters: Filters) -> Any:
+    after, since = filters.get("after"), filters.get("since")
+    if after is not None and since is not None:
+        refuse(RUNS, "since", since, "it means the same as `after`; give one of them")
+    return since if after is None else after
 
 
 def _moment(name: str, given: Any) -> int | None:

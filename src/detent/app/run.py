@@ -222,7 +222,35 @@ def _one_by_one(engine: Engine, runs: list[Run[Any]], seconds: float | None, *, 
     return values
 
 
-class Runs(RunQueries[list[Run[Any]]]):
+class Found(list[Run[Any]]):
+    """The runs of a page; its verbs are for all runs that fit the question, not only for this page.
+
+    app.runs.failed(type=fulfil, since=yesterday).resume()
+    """
+
+    def __init__(self, engine: Engine, state: str | None, filters: Filters) -> None:
+        super().__init__(Run(engine, row) for row in find_runs(engine, state, filters))
+        self._engine = engine
+        self._state = state
+        self._filters = filters
+
+    def total(self) -> int:
+        """How many runs fit; reads them page by page, and changes nothing."""
+        return bulk.count(Walk(self._engine, self._state, self._filters))
+
+    def resume(self) -> Changed:
+        """Resume all runs that fit, paused or failed ones; says how many, and which refused.
+
+        Each run is a transaction of its own: after an interruption the same call continues.
+        """
+        return bulk.resume_all(self._engine, self._state, self._filters)
+
+    def cancel(self, *, reason: str | None = None) -> Changed:
+        """Cancel all runs that fit, which must be active; says how many, and which refused."""
+        return bulk.cancel_all(self._engine, self._state, self._filters, reason)
+
+
+class Runs(RunQueries[Found]):
     """`app.runs`: finds runs by state, type, hero, queue, parent, time and attributes.
 
     for run in app.runs.failed(type=fulfil, limit=10):
@@ -232,8 +260,8 @@ class Runs(RunQueries[list[Run[Any]]]):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _answer(self, state: str | None, filters: Filters) -> list[Run[Any]]:
-        return [Run(self._engine, row) for row in find_runs(self._engine, state, filters)]
+    def _answer(self, state: str | None, filters: Filters) -> Found:
+        return Found(self._engine, state, filters)
 
     def each(self, *, state: str | None = None, **filters: Unpack[Filters]) -> Iterator[Run[Any]]:
         """All matching runs (at most `limit`, if given), read page by page."""
