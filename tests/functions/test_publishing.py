@@ -342,3 +342,57 @@ def test_a_durable_call_that_cannot_be_recorded_is_refused(apps: Apps, what: str
 def test_outside_of_runs_a_published_value_has_no_reader() -> None:
     detent.publish("stage", "in a unit test")
     asyncio.run(detent.aio.publish("stage", "in a unit test"))
+
+
+def test_a_watcher_sees_values_live_and_the_last_one(apps: Apps) -> None:
+    gate = Gate()
+
+    @step
+    def work() -> None:
+        detent.publish("progress", 1)
+        gate.pass_through()
+        detent.publish("progress", 2)
+
+    @workflow
+    def flow() -> None:
+        detent.publish("progress", 0)
+        work()
+        detent.publish("progress", "done")
+
+    app = apps(flow, work)
+    run = app.start(flow)
+    gate.wait_for_arrival()
+    reader = apps(worker=False).run(run.id)
+    watched = reader.watch("progress")
+    eventually(lambda: run.published("progress") == 1, "the step has published")
+    assert next(watched) == 1
+    gate.open()
+    assert list(watched)[-1] == "done"
+    assert list(reader.watch("progress")) == ["done"]
+    assert list(reader.watch("other")) == []
+
+
+def test_a_watcher_in_async_code(url: str) -> None:
+    @workflow
+    async def flow() -> None:
+        for number in range(3):
+            await detent.aio.publish("progress", number)
+
+    async def main() -> None:
+        async with detent.AsyncApp(url, include=[flow]) as app:
+            run = await app.start(flow)
+            seen = [value async for value in run.watch("progress")]
+            assert seen[-1] == 2
+            assert seen == sorted(seen)
+
+    asyncio.run(main())
+
+
+def test_a_workflow_cannot_watch(apps: Apps) -> None:
+    @workflow
+    def flow(other: str) -> None:
+        next(app.run(other).watch("progress"))
+
+    app = apps(flow)
+    run = app.options(id="watching-itself").start(flow, "watching-itself")
+    assert "watch in a step of it" in str(failure(run))

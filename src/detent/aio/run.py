@@ -17,6 +17,7 @@ from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, 
 from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from ..app.waiters import found
 from ..app.waiting import WaitReason, waiting_for
+from ..app.watch import Watching
 from ..arguments import check_flag, check_message, check_text, check_timeout
 from ..clock import span_micros
 from ..definitions.context import current_frame, current_step
@@ -169,6 +170,18 @@ class AsyncRun(RunFacts, Generic[R]):
         engine = self._engine
         row = (await self.refresh()).row
         return await in_thread(lambda: look(engine, row, *args, **options))
+
+    def watch(self, name: str) -> AsyncIterator[Any]:
+        """Follow what the run publishes: `async for done in run.watch("progress")`; see `Run.watch`."""
+        return self._values(Watching(self._engine, self.id, name))
+
+    async def _values(self, watching: Watching) -> AsyncIterator[Any]:
+        while True:
+            for value in await in_thread(watching.look):
+                yield value
+            if watching.over:
+                return
+            await asyncio.sleep(watching.wait)
 
     async def waiting_for(self) -> list[WaitReason]:
         """What the run waits for at this moment; see `Run.waiting_for`."""

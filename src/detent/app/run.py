@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
@@ -26,6 +27,7 @@ from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outco
 from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from .waiters import found
 from .waiting import WaitReason, waiting_for
+from .watch import Watching
 
 R = TypeVar("R")
 
@@ -100,6 +102,23 @@ class Run(RunFacts, Generic[R]):
             return values[0] if values else default
         text = self._engine.store.published(self.id, name)
         return default if text is None else self._engine.services.codec.decode(text)
+
+    def watch(self, name: str) -> Iterator[Any]:
+        """Follow what the run publishes under a name, live and from any process, until it is over.
+
+            for done in run.watch("progress"): ...
+
+        Begins with the latest value.  A value that is replaced within milliseconds may be passed over, and
+        the same value twice is one; the last value always comes.
+        """
+        return self._values(Watching(self._engine, self.id, name))
+
+    def _values(self, watching: Watching) -> Iterator[Any]:
+        while True:
+            yield from watching.look()
+            if watching.over:
+                return
+            time.sleep(watching.wait)
 
     @property
     def waiting_for(self) -> list[WaitReason]:
