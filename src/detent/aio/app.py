@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ..app import deciders as deciding
+from ..app import within
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
@@ -358,7 +359,7 @@ class AsyncStarter(AsyncStarts):
 
 
 class AsyncWithin(AsyncStarts):
-    """`app.within(connection)`: starts runs in somebody else's transaction.
+    """`app.within(connection)`: writes in your own transaction.
 
     async with connection.transaction():
         run = await app.within(connection).start(fulfil, 42)
@@ -402,7 +403,27 @@ class AsyncWithin(AsyncStarts):
         operation = deciding.enqueuing_of(self._app.engine, decider, input, input_id, within=True)
         return cast(bool, (await self._join(operation)).created)
 
-    async def _join(self, operation: Operation) -> Any:
+    async def send(
+        self, run: AsyncRun[Any] | str, name: str, value: Any = None, *, id: str | None = None
+    ) -> None:
+        """Send a run a message, if and only if your transaction commits; see `AsyncRun.send`."""
+        await self._app.ensure_open()
+        await self._join(within.sending(self._app.engine, run, name, value, id))
+
+    async def cancel(self, run: AsyncRun[Any] | str, *, reason: str | None = None) -> None:
+        """End a run and its children, if and only if your transaction commits; see `AsyncRun.cancel`."""
+        await self._app.ensure_open()
+        await self._join(within.canceling(self._app.engine, run, reason))
+
+    async def execute(
+        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
+    ) -> list[E]:
+        """Give an input to its instance, if and only if your transaction commits; see `Within.execute`."""
+        await self._app.ensure_open()
+        operation = within.deciding_now(self._app.engine, decider, input, input_id)
+        return cast(list[E], (await self._join(operation)).events)
+
+    async def _join(self, operation: Operation | within.Verb) -> Any:
         store = self._app.engine.store
         target = await loop_tx(store, self._connection)
         if target is None:  # a sync connection blocks anyway, and may belong to this thread

@@ -15,6 +15,7 @@ from ..events import Event
 from ..kernel.operations import Start
 from ..keywords import shows
 from . import deciders as deciding
+from . import within
 from .deciders import only_id
 from .engine import Engine
 from .executions import find_executions
@@ -423,7 +424,7 @@ class Starter(Starts):
 
 
 class Within(Starts):
-    """`app.within(connection)`: starts runs in somebody else's transaction.
+    """`app.within(connection)`: writes in your own transaction.
 
     with connection.transaction():
         run = app.within(connection).start(fulfil, 42)
@@ -452,6 +453,27 @@ class Within(Starts):
         engine = self._app.engine
         operation = deciding.enqueuing_of(engine, decider, input, input_id, within=True)
         return cast(bool, join(engine.store, self._connection, operation).created)
+
+    def send(self, run: Run[Any] | str, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Send a run a message, if and only if your transaction commits; see `Run.send`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.sending(engine, run, name, value, id))
+
+    def cancel(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
+        """End a run and its children, if and only if your transaction commits; see `Run.cancel`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.canceling(engine, run, reason))
+
+    def execute(
+        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
+    ) -> list[E]:
+        """Give an input to its instance, if and only if your transaction commits; see `App.execute`.
+
+        Until then no other process appends events: commit soon, or use `enqueue_input`.
+        """
+        engine = self._app.engine
+        operation = within.deciding_now(engine, decider, input, input_id)
+        return cast(list[E], join(engine.store, self._connection, operation).events)
 
     def _join(
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]

@@ -25,9 +25,12 @@ Asked = type[Decider[Any, Any, Any, Any]] | str
 LATEST = 2**62  # behind every event
 
 
-def decision_of(engine: Engine, decider: Asked, input: Any, input_id: str | None) -> Decide:
-    """The operation that gives an input to its instance."""
-    engine.store.refuse_inside("app.execute()")
+def decision_of(
+    engine: Engine, decider: Asked, input: Any, input_id: str | None, *, within: bool = False
+) -> Decide:
+    """The operation that gives an input to its instance; `within` the caller's transaction."""
+    if not within:
+        engine.store.refuse_inside("app.execute()")
     step = current_step()
     if input_id is None and step is not None:
         input_id = step.next_start_id()  # another attempt at the step gives the same input

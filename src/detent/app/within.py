@@ -9,33 +9,44 @@ mode each statement would commit by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConfigurationError
-from ..kernel.operations import Operation
+from ..arguments import check_message, check_reason
+from ..definitions.context import Context, current_frame, current_step
+from ..errors import ConfigurationError, InvalidState
+from ..ids import uuid7
+from ..kernel.decide import Decide
+from ..kernel.operations import Operation, Send
 from ..stores.driver import Trouble, Tx
 from ..stores.store import Store
+from .deciders import decision_of
+from .engine import Engine
 from .user_connections import sync_tx
+from .views import id_of
 
+Verb = Callable[[Tx], Any]  # statements in one transaction
 _SAVEPOINT = "detent_within"
 _NO_TRANSACTION = "25P01"  # PostgreSQL: SAVEPOINT outside of a transaction
 _NO_SAVEPOINT = 1305  # MySQL: outside of a transaction a savepoint is not kept
 _UNIQUE_STATE, _UNIQUE_NUMBER = "23505", 1062
 
 
-def join(store: Store, connection: Any, operation: Operation) -> Any:
-    """Apply an operation in the transaction of `connection`, which we never end."""
+def join(store: Store, connection: Any, operation: Operation | Verb) -> Any:
+    """Apply an operation or a verb in the transaction of `connection`, which we never end."""
     tx = connection if isinstance(connection, Tx) else sync_tx(store, connection)
     _save(store, tx)
     try:
-        answer = store.apply_within(tx, operation)
+        answer = store.apply_within(tx, operation) if isinstance(operation, Operation) else operation(tx)
     except BaseException as error:
         # On a lost connection this fails, too; then there is no transaction left to protect.
         try:
             _undo(tx)
         except Exception:
             raise error from None
-        if not isinstance(error, Exception) or not _is_conflict(store, error):
+        if not isinstance(error, Exception) or not isinstance(operation, Operation):
+            raise
+        if not _is_conflict(store, error):
             raise
         found = store.explain_conflict_within(tx, operation)
         if isinstance(found, Exception):
@@ -104,3 +115,48 @@ def _codes(error: BaseException) -> list[Any]:
             found += [getattr(one, name, None) for name in ("sqlstate", "pgcode")]
             found += [arg for arg in one.args[:1] if isinstance(arg, int)]
     return found
+
+
+# What can be done within a transaction, apart from starting runs
+
+
+def sending(engine: Engine, run: Any, name: str, value: Any, id: str | None) -> Send:
+    """The operation that sends a message to a run."""
+    where = "within().send()"
+    run_id = id_of(where, "run", run)
+    check_message(where, name, id)
+    step = _outside_workflows("send", run_id)
+    message_id = id or (uuid7() if step is None else step.next_start_id())
+    return Send(
+        run_id=run_id,
+        message_id=message_id,
+        name=name,
+        value=engine.services.codec.encode(value, f"the message {name!r}"),
+        sent_at=engine.clock.now(),
+    )
+
+
+def canceling(engine: Engine, run: Any, reason: str | None) -> Verb:
+    """The verb that cancels a run and its children."""
+    where = "within().cancel()"
+    run_id = id_of(where, "run", run)
+    check_reason(where, reason)
+    _outside_workflows("cancel", run_id)
+    _ = engine.services
+    return lambda tx: engine.store.cancel_within(tx, run_id, reason=reason, now=engine.clock.now())
+
+
+def deciding_now(engine: Engine, decider: Any, input: Any, input_id: str | None) -> Decide:
+    """The operation that gives an input to its instance."""
+    operation = decision_of(engine, decider, input, input_id, within=True)
+    _outside_workflows("execute", operation.run_id)
+    return operation
+
+
+def _outside_workflows(verb: str, run_id: str) -> Context | None:
+    """The step that we are in; raises in the body of a workflow, where a replay would do it again."""
+    if current_frame(f"within().{verb}()") is not None:
+        raise InvalidState(
+            f"{verb} within a transaction to", run_id, "called by a workflow", "do it in a step"
+        )
+    return current_step()

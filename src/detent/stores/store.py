@@ -516,6 +516,12 @@ class Store(DeciderVerbs, ScheduleVerbs):
         """
         tx.run("DELETE FROM detent_waits WHERE 0")
 
+    def cancel_within(self, tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
+        """End a run and its children in a transaction that somebody else will end."""
+        canceled = self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
+        tx.made_ready = True  # what has a compensation is undone by a worker
+        return canceled
+
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in a transaction that somebody else will end."""
         applied = batches.apply(tx, [operation], helpers_wanted=True)
