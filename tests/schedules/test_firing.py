@@ -13,6 +13,7 @@ from detent import Context, step, workflow
 from detent.stores.open import open_store
 from detent.stores.verbs import schedules as stored
 from detent.testing import ManualClock, TestingApp
+from detent.worker.scheduler import Scheduler
 from tests.functions.world import Apps, eventually, result
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -408,6 +409,20 @@ def test_only_workers_that_declare_a_schedule_fire_it(opened: Opened, url: str) 
     other = opened()  # knows the job, and does not declare the schedule
     other.advance(hours=3)
     assert ids(other) == []
+
+
+def test_a_heartbeat_that_comes_before_the_scheduler_starts_is_not_lost(testing: TestingApp) -> None:
+    """The worker's heartbeat begins first: what it has seen then has to be said again."""
+    worker = testing.engine.worker
+    assert worker is not None
+    scheduler = Scheduler(testing.engine.services, worker.scheduler._duties, worker.poke)
+    due = testing.clock.now() + 60_000_000
+    scheduler.read_heartbeat(due)
+    scheduler.start()
+    assert scheduler._thread is None
+    scheduler.read_heartbeat(due)
+    assert scheduler._thread is not None
+    scheduler.stop()
 
 
 # -- Costs nothing ---------------------------------------------------------------------------------

@@ -98,9 +98,9 @@ class Scheduler:
 
     def reading(self, due: int | None) -> None:
         """When the first of all schedules is due, as the heartbeat has seen it."""
-        if due != self._heard:
+        if self._open and due != self._heard:  # the first heartbeat may come before start()
+            self.poke()  # may raise: then the next heartbeat tries again
             self._heard = due
-            self.poke()
 
     def settled_down(self) -> bool:
         """Whether nothing is left to do, apart from what waits for its time."""
