@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -46,11 +47,14 @@ class Declaration:
     timing: Timing
     terms: RunTerms
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for declarations that say the same."""
+        said = msgspec.json.encode([self.job, self.plain_input, self.timing, self.terms])
+        return hashlib.sha256(said).hexdigest()
+
     def row(self, source: str, now: int) -> ScheduleRow:
         """The row of a new schedule."""
-        timing = msgspec.json.encode(self.timing).decode()
-        terms = msgspec.json.encode(self.terms).decode()
-        said = msgspec.json.encode([self.job, self.plain_input, timing, terms])
         next_for, due_at = rules.first_times(self.name, self.timing, now)
         return ScheduleRow(
             name=self.name,
@@ -58,9 +62,9 @@ class Declaration:
             state=rules.ACTIVE,
             job=self.job,
             input=self.input,
-            timing=timing,
-            terms=terms,
-            fingerprint=hashlib.sha256(said).hexdigest(),
+            timing=msgspec.json.encode(self.timing).decode(),
+            terms=msgspec.json.encode(self.terms).decode(),
+            fingerprint=self.fingerprint,
             former="[]",
             served_by=rules.served_by(source, self.name, self.job),
             next_for=next_for,
@@ -114,9 +118,11 @@ class Firing:
         self._declarations = declarations
         self.canceled = canceled
 
-    def declared(self) -> Sequence[ScheduleRow]:
-        now = self._services.clock.now()
-        return [one.row(rules.CODE, now) for one in list(self._declarations.values())]
+    def declared(self) -> dict[str, str]:
+        return {name: one.fingerprint for name, one in list(self._declarations.items())}
+
+    def rows(self, names: Collection[str], now: int) -> Sequence[ScheduleRow]:
+        return [self._declarations[name].row(rules.CODE, now) for name in sorted(names)]
 
     def jobs(self) -> Collection[str]:
         return self._services.registry.workflows

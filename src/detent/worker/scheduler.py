@@ -20,11 +20,12 @@ from ..execution.services import Services
 from ..kernel.operations import Start
 from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, served_by
 from ..stores.driver import Trouble
-from ..stores.verbs.schedules import SCHEDULES_AT_ONCE
+from ..stores.verbs.schedules import SCHEDULES_AT_ONCE, Declared
 
 log = logging.getLogger("detent.schedules")
 SEEN_EVERY = 60_000_000  # microseconds between two notes that our declarations are in use
 UNSEEN_LOOKS = 3  # a declaration that was not noted between so many looks is in use nowhere
+BUSY = 100_000  # microseconds until we look again at what another worker has in hand
 AWAY = 0.25  # seconds between two tries to reach a lost database
 BROKEN = 1.0  # seconds after an unexpected error
 
@@ -32,8 +33,12 @@ BROKEN = 1.0  # seconds after an unexpected error
 class Duties(Protocol):
     """What a scheduler needs from its app."""
 
-    def declared(self) -> Sequence[ScheduleRow]:
-        """The schedules that the code declares, as they would be stored now."""
+    def declared(self) -> dict[str, str]:
+        """The schedules that the code declares: their fingerprints by name."""
+        ...
+
+    def rows(self, names: Collection[str], now: int) -> Sequence[ScheduleRow]:
+        """Some of them, as they would be stored now."""
         ...
 
     def jobs(self) -> Collection[str]:
@@ -110,7 +115,7 @@ class Scheduler:
     def served(self) -> set[str]:
         """The keys of the schedules that this worker fires."""
         jobs = {served_by(RUN_TIME, "", job) for job in self._duties.jobs()}
-        return jobs | {served_by(CODE, row.name, row.job) for row in self._duties.declared()}
+        return jobs | {served_by(CODE, name, "") for name in self._duties.declared()}
 
     # The thread
 
@@ -163,24 +168,25 @@ class Scheduler:
         counts.  Both are looked for by counting looks: a clock that jumps proves nothing.
         """
         now = self._clock.now()
-        rows = self._duties.declared()
-        current = {row.name: row.fingerprint for row in rows}
+        current = self._duties.declared()
         if current == self._declared and self._looked_at is not None and now < self._looked_at + SEEN_EVERY:
             return
         unseen = {name for name, (_, looks) in self._unseen.items() if looks >= UNSEEN_LOOKS}
-        done = self._store.declare_schedules(rows, now=now, rolled_back=unseen)
+        stored = self._store.code_schedules(self._duties.jobs())
+        differing = {name for name, text in current.items() if name not in stored or stored[name][0] != text}
+        rows = self._duties.rows(differing, now)
+        done = self._store.declare_schedules(rows, now=now, rolled_back=unseen) if rows else Declared()
         for name in done.created + done.changed + done.returned:
             log.info("schedule %s: declared by the code", name)
         self._store.see_schedules(current.items(), now=now)
         for name in done.outdated.keys() - self._unseen.keys():
             log.warning("schedule %s: newer code at work declares something else, which stays", name)
-        others = self._store.code_schedules(self._duties.jobs())
-        gone = (unseen & others.keys()) - current.keys()
+        gone = (unseen & stored.keys()) - current.keys()
         if gone:
             self._store.remove_schedules(gone, now=now)
         for name in sorted(gone):
             log.warning("schedule %s has stopped: it is no longer declared in the code", name)
-        undeclared = {name: seen for name, seen in others.items() if name not in current.keys() | gone}
+        undeclared = {name: seen for name, (_, seen) in stored.items() if name not in current.keys() | gone}
         self._count_looks(done.outdated | undeclared)
         self._declared, self._looked_at = current, now
 
@@ -203,8 +209,10 @@ class Scheduler:
                 self._duties.canceled(fired.canceled)
             if fired.started:
                 self._poke_worker()
-            self._next = self._store.next_schedule(served)
-            more = fired.looked_at == SCHEDULES_AT_ONCE or (self._next is not None and self._next <= now)
-            if more and not fired.looked_at:  # another worker has it in hand
-                self._next = now + SEEN_EVERY // 600
-                more = False
+            more = fired.looked_at == SCHEDULES_AT_ONCE
+            if not more:
+                self._next = self._store.next_schedule(served)
+                behind = self._next is not None and self._next <= now
+                more = behind and fired.looked_at > 0  # it catches up, in portions
+                if behind and not more:  # another worker has it in hand
+                    self._next = now + BUSY

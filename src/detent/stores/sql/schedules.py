@@ -63,7 +63,7 @@ SELECT MIN(s.due_at)
             "t.name = x.name AND t.fingerprint = x.fingerprint AND t.seen_at < x.seen_at",
         ),
         of_code=f"""
-SELECT s.name, s.seen_at
+SELECT s.name, s.fingerprint, s.seen_at
   FROM detent_schedules s
  WHERE s.source = 'code'
    AND s.state IN ('active', 'paused')

@@ -53,8 +53,8 @@ class ScheduleVerbs(BaseStore):
         """Note that a worker with these declarations is at work; twice does the same."""
         self.write(lambda tx: schedules.seen(tx, declared, now))
 
-    def code_schedules(self, jobs: Collection[str]) -> dict[str, int]:
-        """The schedules of the code that start these jobs, and when each was last declared."""
+    def code_schedules(self, jobs: Collection[str]) -> dict[str, tuple[str, int]]:
+        """The schedules of the code that start these jobs: fingerprints, and when each was last declared."""
         with self._reading() as tx:
             return schedules.code_schedules(tx, jobs)
 

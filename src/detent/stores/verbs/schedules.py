@@ -22,7 +22,7 @@ from ..driver import Tx, batch, news, rows_to, write
 from .cancel import note
 from .control import cancel
 
-SCHEDULES_AT_ONCE = 50  # that one transaction fires
+SCHEDULES_AT_ONCE = 100  # that one transaction fires
 MOST_FORMER = 50  # earlier declarations that a row remembers
 OVERLAPPED = "the next run of its schedule begins"  # why a run was canceled
 
@@ -170,10 +170,10 @@ def seen(tx: Tx, declared: Collection[tuple[str, str]], now: int) -> None:
     write(tx, tx.sql.schedules.seen, rows)
 
 
-def code_schedules(tx: Tx, jobs: Collection[str]) -> dict[str, int]:
-    """The schedules of the code that start these jobs, and when each was last declared."""
+def code_schedules(tx: Tx, jobs: Collection[str]) -> dict[str, tuple[str, int]]:
+    """The schedules of the code that start these jobs: fingerprints, and when each was last declared."""
     rows = batch([{"job": job} for job in sorted(jobs)])
-    return {row[0]: row[1] for row in tx.query(tx.sql.schedules.of_code, rows=rows)}
+    return {row[0]: (row[1], row[2]) for row in tx.query(tx.sql.schedules.of_code, rows=rows)}
 
 
 def remove(tx: Tx, names: Collection[str], *, now: int) -> None:
