@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
     from .kernel.rows import Error
+    from .kernel.queues import Queue, Rate
 
 __version__ = "0.1.0"
 
@@ -150,6 +151,8 @@ __all__ = [
     "ProjectionStatus",
     "ProjectionView",
     "Projections",
+    "Queue",
+    "Rate",
     "ReceiveTimeout",
     "Recorded",
     "ReplayReport",
@@ -241,6 +244,7 @@ _HOMES = {
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",
     "kernel.rows": "Error",
     "kernel.policies": "ExceptionPolicy Retry",
+    "kernel.queues": "Queue Rate",
     "definitions.projections": "Projection",
     "app.run": "Run Runs",
     "execution.transactions": "AsyncTransaction Transaction",
