@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     from .kernel.expressions import Expression
     from .kernel.machine import StateInfo, StateMachineView, TransitionInfo
     from .kernel.policies import ExceptionPolicy, Retry
-    from .kernel.rows import Error
     from .kernel.queues import Queue, Rate
+    from .kernel.rows import Error
 
 __version__ = "0.1.0"
 

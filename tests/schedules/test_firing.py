@@ -417,10 +417,10 @@ def test_a_heartbeat_that_comes_before_the_scheduler_starts_is_not_lost(testing:
     assert worker is not None
     scheduler = Scheduler(testing.engine.services, worker.scheduler._duties, worker.poke)
     due = testing.clock.now() + 60_000_000
-    scheduler.read_heartbeat(due)
+    scheduler.note_due(due)
     scheduler.start()
     assert scheduler._thread is None
-    scheduler.read_heartbeat(due)
+    scheduler.note_due(due)
     assert scheduler._thread is not None
     scheduler.stop()
 

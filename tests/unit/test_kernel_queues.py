@@ -199,7 +199,7 @@ def test_keys_take_turns_from_the_last_one_on() -> None:
 
 # Properties
 
-rates = st.builds(Period, st.integers(1, 5), st.integers(1000, 5000))
+rates = st.builds(Period, st.integers(1, 5), st.integers(1000, 50_000))
 
 
 @given(
@@ -230,10 +230,10 @@ keys = st.sampled_from([None, "a", "b", "c"])
 # An arrival, a claim with so much room after so many microseconds, an end, a crash, a clock that is set back.
 deeds = st.one_of(
     st.tuples(st.just("arrive"), keys, st.integers(1, 6)),
-    st.tuples(st.just("claim"), st.integers(0, 6), st.integers(0, 3000)),
+    st.tuples(st.just("claim"), st.integers(0, 6), st.integers(0, 30_000)),
     st.tuples(st.just("end"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("crash"), st.integers(0, 9), st.just(0)),
-    st.tuples(st.just("back"), st.integers(1, 2000), st.just(0)),
+    st.tuples(st.just("back"), st.integers(1, 20_000), st.just(0)),
 )
 
 
@@ -320,7 +320,7 @@ def test_everything_begins_in_the_end(limits: Limits, arrivals: list[str | None]
     for key in arrivals:
         world.arrive(key, 1)
     for _ in range(len(arrivals) * 2 + 2):
-        world.claim(20, 6000)  # longer than any window
+        world.claim(20, 80_000)  # longer than any window
         world.judge()
         while world.executing:
             world.end(0, 0)

@@ -27,6 +27,7 @@ from ..events import Event
 from ..kernel.operations import Operation, Start
 from ..keywords import shows
 from .deciders import AsyncDeadLetters, AsyncDeciders
+from .queues import AsyncQueues
 from .run import AsyncRun, AsyncRuns, results_of
 from .schedules import AsyncSchedules
 from .starters import AsyncStarts
@@ -190,6 +191,11 @@ class AsyncApp(AsyncStarts):
     def dead_letters(self) -> AsyncDeadLetters:
         """What deciders have given up; see `App.dead_letters`."""
         return AsyncDeadLetters(self._sync.dead_letters)
+
+    @property
+    def queues(self) -> AsyncQueues:
+        """The queues: `await app.queues["mail"].pause("reason")`; see `App.queues`."""
+        return AsyncQueues(self._sync.queues)
 
     @property
     def projections(self) -> AsyncProjections:

@@ -19,6 +19,7 @@ from . import within
 from .deciders import only_id
 from .engine import Engine
 from .executions import find_executions
+from .queues import Queues
 from .reports import subscribe
 from .run import Run, Runs, results_of
 from .settings import (
@@ -208,6 +209,11 @@ class App(Starts):
         from .dead_letters import DeadLetters
 
         return DeadLetters(self.engine)
+
+    @property
+    def queues(self) -> Queues:
+        """The queues: `app.queues["mail"].pause("reason")`, `.resume()`, `.set(concurrency=10)`."""
+        return Queues(self.engine)
 
     @property
     def projections(self) -> Projections:

@@ -72,7 +72,7 @@ class Engine(Control):
         self.clock = settings.clock
         self.observer = Observer(lambda: self._services.loop.get() if self._services is not None else None)
         self.declarations: dict[str, Declaration] = {}  # the schedules of the code, by name
-        self.served: tuple[str, ...] = tuple(settings.queues)  # what our worker takes from
+        self.served: tuple[str, ...] = settings.queue_names  # what our worker takes from
         self._begin()
         watch_forks(self)
 
@@ -153,6 +153,8 @@ class Engine(Control):
             if self._services is None:
                 self.store.driver.patience = self.settings.patience.total_seconds()
                 self._prepare_database()
+                limits = self.settings.limits
+                self.store.driver.keyed |= {name for name, given in limits.items() if given.keyed}
                 self._services = self._make_services(loop)
                 self.save_graphs()
             if worker:
@@ -168,6 +170,7 @@ class Engine(Control):
         """Start a worker.  If that fails there is none, and the next `open` tries again."""
         worker = self._make_worker(services)
         try:
+            self._patiently(lambda: self._declare_queues(worker))
             self._patiently(worker.register)
             self.worker = services.local = worker
             worker.start()
@@ -175,6 +178,19 @@ class Engine(Control):
             self.worker = services.local = None
             worker.stop()
             raise
+
+    def queues_changed(self) -> None:
+        """Limits were changed here: our worker looks at once, others with their next heartbeat."""
+        worker = self.worker
+        if worker is not None:
+            found = self.store.queues()
+            worker.limited.learn({queue.name: queue.limits.keyed for queue in found if queue.limited})
+            worker.poke()
+
+    def _declare_queues(self, worker: Worker) -> None:
+        """Store the limits of our queues, and tell the worker which queues have limits."""
+        found = self.store.declare_queues(self.settings.limits, now=self.clock.now())
+        worker.limited.learn({queue.name: queue.limits.keyed for queue in found if queue.limited})
 
     def close(self) -> None:
         """Drain the worker and close the database; the engine can be opened again."""
@@ -207,7 +223,7 @@ class Engine(Control):
         if self.is_open:
             raise ConfigurationError("the app is already open; change its settings before it is opened")
         self.settings = dataclasses.replace(self.settings, **changes)
-        declared = tuple(self.settings.queues)
+        declared = self.settings.queue_names
         self.served = tuple(declared_queue(name, declared) for name in serve) or declared
 
     def migrate(self) -> list[str]:
@@ -262,7 +278,7 @@ class Engine(Control):
             clock=self.clock,
             codec=self.codec,
             registry=self.registry,
-            queues=tuple(self.settings.queues),
+            queues=self.settings.queue_names,
             heroes=self.heroes,
             on_error=self.settings.on_error,
             lenient=self.settings.on_drift == "warn",

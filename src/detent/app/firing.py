@@ -16,7 +16,7 @@ from ..definitions.functions import FunctionWorkflow
 from ..definitions.graphs import Template
 from ..errors import UnknownDefinition
 from ..execution.calls import decode_call
-from ..execution.new_runs import decode_fields
+from ..execution.fields import decode_fields
 from ..execution.services import Services
 from ..kernel import schedules as rules
 from ..kernel.operations import Start

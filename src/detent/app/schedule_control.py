@@ -90,7 +90,7 @@ def declaration(
         refuse(where, "args", args, "give the arguments of the run as a tuple, for example args=('eu',)")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse(where, "kwargs", kwargs, "give a dict of arguments by name")
-    queues = tuple(engine.settings.queues)
+    queues = engine.settings.queue_names
     terms = RunTerms()
     if queue is not None:
         terms.queue = declared_queue(check_queue(where, "queue", queue), queues)

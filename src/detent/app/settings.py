@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
@@ -25,6 +25,7 @@ from ..arguments import (
 from ..clock import Clock, SystemClock
 from ..definitions.context import Context
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
+from ..kernel.queues import NO_LIMITS, Limits, Queue, check_queue_key
 from ..kernel.rows import Attribute
 from ..keywords import defaults_of_fields
 from ..serialization.codec import DEFAULT_MAX_PAYLOAD, Transform
@@ -39,7 +40,7 @@ OPTIONS = "app.options()"
 class CommonSettings(TypedDict, total=False):
     """The keywords of `App(...)`, `AsyncApp(...)` and `TestingApp(...)`."""
 
-    queues: Sequence[str]
+    queues: Sequence[str | Queue]
     concurrency: int
     migrate: bool | None
     lease: timedelta | float
@@ -68,7 +69,7 @@ class Settings:
     A duration may be given as a number of seconds; it is kept as a timedelta.
     """
 
-    queues: Sequence[str] = (DEFAULT_QUEUE,)
+    queues: Sequence[str | Queue] = (DEFAULT_QUEUE,)
     concurrency: int = 100
     migrate: bool | None = None  # None: SQLite creates its tables, servers do not
     lease: timedelta = timedelta(seconds=30)
@@ -85,7 +86,7 @@ class Settings:
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        changed: dict[str, Any] = {"queues": check_queues(APP, self.queues)}
+        changed: dict[str, Any] = {"queues": _checked_queues(self.queues)}
         for name in ("concurrency", "pool_size", "max_payload"):
             check_count(APP, name, getattr(self, name))
         check_count(APP, "max_recoveries", self.max_recoveries, least=0, example=5)
@@ -105,6 +106,31 @@ class Settings:
                 refuse(APP, name, value, f"give an object with the methods {' and '.join(parts)}")
         for name, value in changed.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def queue_names(self) -> tuple[str, ...]:
+        """The names of the queues, in order; the first one is the default."""
+        return tuple(queue.name if isinstance(queue, Queue) else queue for queue in self.queues)
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """The limits that the code declares, by queue."""
+        return {
+            name: queue.limits if isinstance(queue, Queue) else NO_LIMITS
+            for name, queue in zip(self.queue_names, self.queues, strict=True)
+        }
+
+
+def _checked_queues(value: Any) -> tuple[str | Queue, ...]:
+    """The queues of an app: names, or `Queue` objects with limits."""
+    if isinstance(value, str | Queue) or not isinstance(value, Collection):
+        return check_queues(APP, value)  # which refuses it
+    names = [queue.name if isinstance(queue, Queue) else queue for queue in value]
+    check_queues(APP, names)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice and any(isinstance(queue, Queue) for queue in value):
+        refuse(APP, "queues", value, f"{twice[0]!r} is in it more than once; declare each queue once")
+    return tuple(value)
 
 
 def checked_url(url: Any) -> str:
@@ -132,6 +158,7 @@ class StartOptions(TypedDict, total=False):
     id: str | None
     delay: timedelta | float | None
     queue: str | None
+    key: str | None
     priority: int | None
     hero: Any
     allow_multiple: bool
@@ -146,6 +173,7 @@ class Options:
     id: str | None = None
     delay: timedelta | float | None = None
     queue: str | None = None
+    key: str | None = None
     priority: int | None = None
     hero: Any = None
     allow_multiple: bool = False
@@ -159,6 +187,8 @@ class Options:
             check_duration(OPTIONS, "delay", self.delay)
         if self.queue is not None:
             check_queue(OPTIONS, "queue", self.queue)
+        if self.key is not None:
+            check_queue_key(OPTIONS, self.key)
         if self.priority is not None:
             check_priority(OPTIONS, self.priority)
         if self.deadline is not None:

@@ -68,6 +68,7 @@ def plan_runs(
             due=due,
             deadline=deadline,
             declared=services.queues,
+            key=options.key,
         )
         try:
             start = begin(services.codec, startable, args, kwargs, terms)
@@ -107,7 +108,13 @@ def plan_fork(services: Services, row: RunRow, kept: list[rows.Step], options: O
     workflow = services.registry.workflow(row.type)
     id, chosen = (options.id, True) if options.id else _run_id(workflow.name)
     run, main = new_run(
-        workflow, id, row.input, queue=row.queue, priority=row.priority, now=services.clock.now()
+        workflow,
+        id,
+        row.input,
+        queue=row.queue,
+        priority=row.priority,
+        now=services.clock.now(),
+        queue_key=row.queue_key,
     )
     run.forked_from = row.id
     copies = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
@@ -125,6 +132,7 @@ def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun,
         priority=row.priority,
         input=row.input,
         created_at=services.clock.now(),
+        queue_key=row.queue_key,
     )
     return run, chosen
 
@@ -226,4 +234,5 @@ def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRo
         frozen_at=run.frozen_at,
         performing=int(performing),
         attributes=run.attributes,
+        queue_key=run.queue_key,
     )

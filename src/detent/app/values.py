@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..definitions.blueprint import Blueprint
 from ..definitions.functions import FunctionWorkflow, Step
 from ..execution.calls import decode_call
-from ..execution.new_runs import decode_fields
+from ..execution.fields import decode_fields
 from .engine import Engine
 
 

@@ -26,7 +26,7 @@ from ..serialization.forms import form_of
 from ..serialization.signatures import ADVICE
 from .decorators import StepMaker
 from .functions import Definition, Step
-from .node_options import PREVIOUS, check_condition
+from .node_options import PREVIOUS, KeyOption, check_condition
 from .transactional import NO_ISOLATION
 
 LONGEST_CLASS_NAME = 100
@@ -92,6 +92,7 @@ class Declared:
             timeout=self.step.timeout,
             transactional=self.step.transactional,
             queue=self.step.queue,
+            key=self.step.key,
             priority=self.step.priority,
             node=self.options,
         )
@@ -103,6 +104,16 @@ class Declared:
         """The node's own, or that of the step in its place."""
         job = self.options.job
         return self.step.queue or (job.queue if isinstance(job, Step) else None)
+
+    @property
+    def key(self) -> KeyOption:
+        """The node's own, or that of the step in its place; a function takes the workflow."""
+        job = self.options.job
+        if self.step.key is not None or not isinstance(job, Step):
+            return self.step.key
+        if callable(job.key):
+            raise self.error("its job has a key that is a function; write key=lambda self: ... here")
+        return job.key
 
     @property
     def priority(self) -> int | None:
@@ -191,6 +202,11 @@ class Blueprint:
     def priority(self) -> int | None:
         found: int | None = self._job_option("priority")
         return found
+
+    @cached_property
+    def key_functions(self) -> dict[str, typing.Callable[[Any], Any]]:
+        """By node, the functions that compute its key from the workflow."""
+        return {name: node.key for name, node in self.nodes.items() if callable(node.key)}
 
     def _job_option(self, name: str) -> Any:
         return next(
@@ -380,6 +396,7 @@ class Blueprint:
                 depends_on=tuple(needs),
                 wait=node.options.seconds,
                 queue=node.queue,
+                key=None if callable(node.key) else node.key,
                 priority=node.priority,
                 body=_fingerprint(node.step.function) if node.anonymous else None,
             )

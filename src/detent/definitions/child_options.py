@@ -18,6 +18,7 @@ from ..arguments import (
     refuse_unknown,
 )
 from ..clock import span_micros, to_micros
+from ..kernel.queues import check_queue_key
 from ..kernel.rows import Attribute
 
 _INSTEAD = {
@@ -32,6 +33,7 @@ class ChildKeywords(TypedDict, total=False):
     id: str | None
     deadline: timedelta | datetime | float | None
     queue: str | None
+    key: str | None
     priority: int | None
     attributes: Mapping[str, Attribute] | None
 
@@ -46,6 +48,7 @@ class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
     deadline: timedelta | datetime | None = None
     queue: str | None = None
+    key: str | None = None
     priority: int | None = None
     attributes: Mapping[str, Any] = {}
 
@@ -75,6 +78,7 @@ def checked_child_options(workflow: str, given: Mapping[str, Any]) -> ChildOptio
         id=None if id is None else check_run_id(where, "id", id),
         deadline=None if deadline is None else check_deadline(where, "deadline", deadline),
         queue=None if queue is None else check_queue(where, "queue", queue),
+        key=None if given.get("key") is None else check_queue_key(where, given["key"]),
         priority=None if priority is None else check_priority(where, priority),
         attributes=check_attributes(where, given.get("attributes")),
     )

@@ -13,7 +13,7 @@ from ..errors import InvalidOption
 from ..kernel.policies import ExceptionPolicy, Retry
 from ..keywords import defaults_of_parameters, shows
 from .functions import Executor, FunctionWorkflow, OnException, Step
-from .node_options import PREVIOUS, Condition, NodeOptions
+from .node_options import PREVIOUS, Condition, KeyOption, NodeOptions
 from .transactional import Isolation
 
 P = ParamSpec("P")
@@ -26,6 +26,7 @@ class NodeKeywords(TypedDict, total=False):
     retry: Retry | None
     timeout: timedelta | float | None
     queue: str | None
+    key: KeyOption
     priority: int | None
     wait: timedelta | float | None
     skip_if: Condition | None

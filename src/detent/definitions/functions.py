@@ -35,7 +35,7 @@ from .awaitables import refuse_without_loop, watched
 from .callers import AsyncCaller, Handle, SyncCaller, Wraps, refuse_on_loop
 from .child_options import CHILD_DEFAULTS, ChildKeywords, ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
-from .node_options import NodeOptions, check_queue_and_priority
+from .node_options import KeyOption, NodeOptions, check_key_option, check_queue_and_priority
 from .transactional import Isolation, problem_of
 
 P = ParamSpec("P")
@@ -263,6 +263,7 @@ class Step(Definition[P, R_co]):
         executor: Executor = "thread",
         strict: bool = False,
         queue: str | None = None,
+        key: KeyOption = None,
         priority: int | None = None,
         node: NodeOptions = _PLAIN,
     ) -> None:
@@ -278,6 +279,7 @@ class Step(Definition[P, R_co]):
             raise self._error(f"has retry={retry!r}; write retry=detent.Retry(attempts=...)")
         self.timeout = self._seconds(timeout)
         check_queue_and_priority(self.place, queue, priority)
+        self.key = check_key_option(self.place, key)
         for option, value in (("transactional", transactional), ("strict", strict)):
             check_flag(self.place, option, value, error=InvalidOption)
         if executor not in ("thread", "process"):

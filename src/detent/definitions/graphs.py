@@ -16,12 +16,13 @@ from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, Unpack
 
 from ..clock import span_micros
-from ..errors import DefinitionError
+from ..errors import DefinitionError, InvalidOption
 from ..kernel import graph as kernel
 from ..kernel.expressions import Expression, outputs_in, recorded
 from ..kernel.graph import JOB as JOB_KIND
 from ..kernel.graph import NODE_ACTIONS, RESULT, RUN, SPREAD, VALUE, WHEN, Node, name_problem
 from ..kernel.policies import Retry
+from ..kernel.queues import check_queue_key
 from ..kernel.retries import stored_retry
 from ..keywords import shows
 from .arrows import NodeGroup, NodeRef, refs, stand_ins
@@ -85,6 +86,7 @@ class Graph:
         depends_on: Any = UNSET,
         wait: timedelta | float | None = None,
         queue: str | None = None,
+        key: str | None = None,
         priority: int | None = None,
         on_exception: NodeAction | None = None,
         retry: Retry | None = None,
@@ -98,7 +100,7 @@ class Graph:
         given = dict(args or {})
         self._check_job(name, job, given)
         handlers = self._handlers(name, on_error)
-        fields = _options(name, job, wait, queue, priority, on_exception, retry, timeout)
+        fields = _options(name, job, wait, queue, key, priority, on_exception, retry, timeout)
         ref = self._add(name, depends_on, job=self._job(job), args=given, **fields)
         self._blocks[-1].last = [ref.id]
         if handlers:
@@ -493,6 +495,7 @@ def _options(
     job: Any,
     wait: timedelta | float | None = None,
     queue: str | None = None,
+    key: str | None = None,
     priority: int | None = None,
     on_exception: str | None = None,
     retry: Retry | None = None,
@@ -512,6 +515,7 @@ def _options(
     return {
         "wait": seconds,
         "queue": queue,
+        "key": None if key is None else check_queue_key(f"node {name!r}", key, error=InvalidOption),
         "priority": priority,
         "on_exception": on_exception,
         "retry": None if retry is None else stored_retry(retry),

@@ -14,6 +14,7 @@ from ..arguments import check_priority, check_queue
 from ..clock import span_micros
 from ..errors import DefinitionError, InvalidOption
 from ..kernel.policies import ExceptionPolicy, Retry
+from ..kernel.queues import check_queue_key
 
 T = TypeVar("T")
 NodeAction = Literal["pause", "cancel", "skip", "reattempt"]
@@ -128,6 +129,17 @@ def check_queue_and_priority(where: str, queue: Any, priority: Any) -> None:
         check_queue(where, "queue", queue, error=InvalidOption)
     if priority is not None:
         check_priority(where, priority, error=InvalidOption)
+
+
+KeyOption = str | Callable[..., str | None] | None
+
+
+def check_key_option(where: str, key: Any) -> KeyOption:
+    """The key of a step: a text, or a function of its arguments."""
+    if key is not None and not callable(key):
+        check_queue_key(where, key, error=InvalidOption)
+    found: KeyOption = key
+    return found
 
 
 def made(cls: type[T]) -> T:

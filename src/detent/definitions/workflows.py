@@ -22,7 +22,13 @@ from .blueprint import Blueprint, Body, blueprint
 from .context import Context, FlowControl, RunInfo, current_step
 from .decorators import NODE_DEFAULTS, NodeKeywords, StepMaker
 from .functions import Step
-from .node_options import Condition, NodeAction, NodeOptions, check_condition, check_queue_and_priority
+from .node_options import (
+    Condition,
+    NodeAction,
+    NodeOptions,
+    check_condition,
+    check_queue_and_priority,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -75,6 +75,7 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
         now=work._now(),
         deadline=claimed.deadline,
         declared=work.services.queues,
+        key=claimed.run_key,
     )
     start = carry(begin, work.services.codec, startable, (), kwargs, terms)
     for run in start.runs:

@@ -22,7 +22,7 @@ from ..kernel.rows import Claimed
 from ..kernel.settle import Ending, Outcome
 from .carried_errors import Carried, acarry, carry
 from .child_run import run_child
-from .new_runs import decode_fields
+from .fields import decode_fields
 from .node import NodeWork, with_function
 from .requests import Ask
 from .services import Services

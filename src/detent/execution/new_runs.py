@@ -22,6 +22,7 @@ from ..kernel.rows import ExecutionState, NewExecution, NewRun, Readiness
 from ..serialization.codec import Codec
 from ..stores.verbs.graphs import parts
 from .calls import encode_call, encode_checked
+from .fields import decode_fields, node_keys
 from .run_graphs import Values
 from .spawn import claimed_of, new_run
 
@@ -38,6 +39,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     due: int | None = None
     deadline: int | None = None
     declared: tuple[str, ...]  # the queues that nodes may name
+    key: str | None = None  # whose limits on the queue it counts against
 
 
 def begin(
@@ -65,6 +67,7 @@ def begin(
         now=terms.now,
         due=terms.due,
         deadline=terms.deadline,
+        queue_key=terms.key,
     )
     return Start(runs=[run], executions=[main])
 
@@ -79,21 +82,7 @@ def _begin_class(
     decode_fields(codec, plan, text)  # every node must get them back
     run = _new_run(plan.name, "class", text, terms)
     run.signature = plan.graph.signature
-    return _opened(codec, plan.graph, run, terms, methods=True)
-
-
-def decode_fields(codec: Codec, plan: Blueprint, text: str) -> dict[str, Any]:
-    """The fields of a run, as their annotations say."""
-    call = codec.decode(text, _StoredFields, f"the input of {plan.name!r}")
-    types = plan.fields
-    return {
-        name: codec.convert(raw, types.get(name, Any), f"the field {name!r} of {plan.name!r}")
-        for name, raw in call.kwargs.items()
-    }
-
-
-class _StoredFields(msgspec.Struct):
-    kwargs: dict[str, msgspec.Raw] = {}
+    return _opened(codec, plan.graph, run, terms, methods=True, keys=node_keys(codec, plan, text))
 
 
 def _begin_graph(codec: Codec, g: Graph, text: str | None, terms: Terms) -> Start:
@@ -123,16 +112,29 @@ def _new_run(type: str, kind: str, text: str, terms: Terms) -> NewRun:
         input=text,
         created_at=terms.now,
         deadline=terms.deadline,
+        queue_key=terms.key,
     )
 
 
-def _opened(codec: Codec, graph: Compiled, run: NewRun, terms: Terms, *, methods: bool) -> Start:
+def _opened(
+    codec: Codec,
+    graph: Compiled,
+    run: NewRun,
+    terms: Terms,
+    *,
+    methods: bool,
+    keys: Mapping[str, str] | None = None,
+) -> Start:
     """The run with what is ready at once: its roots, and what follows from inline ones."""
     for node in graph.nodes.values():
         if node.queue is not None and node.queue not in terms.declared:
             raise UnknownQueue(node.queue, terms.declared)
     run_graph = RunGraph(
-        graph=graph, values=Values(codec), claimed=claimed_of(_nobody(run), run), methods=methods
+        graph=graph,
+        values=Values(codec),
+        claimed=claimed_of(_nobody(run), run),
+        methods=methods,
+        keys=keys or {},
     )
     advance = Advance(graph, run_graph.facts(terms.now, held=False), run_graph.values, _Empty())
     advance.begin(graph.roots)

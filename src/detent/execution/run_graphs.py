@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..definitions.blueprint import Blueprint
 from ..errors import AnonymousStepMoved, GraphTampered
 from ..kernel.advance import RunGraph
 from ..kernel.anonymous import places_moved
@@ -15,6 +16,7 @@ from ..kernel.graph import Document, Graph, thaw
 from ..kernel.rows import Claimed, RunRow
 from ..serialization.codec import Codec
 from ..stores.store import Store
+from .fields import node_keys
 from .registry import Registry
 
 MOST_NODES = 300_000  # of stored graphs kept in memory; beyond that the longest unused go
@@ -39,6 +41,7 @@ class Courses:
     def __init__(self, store: Store, codec: Codec, registry: Registry) -> None:
         self._store = store
         self._registry = registry
+        self._codec = codec
         self._kept: OrderedDict[tuple[str, str], Graph] = OrderedDict()
         self._guard = threading.Lock()
         self._loading = threading.Lock()  # a hundred nodes of one run that begin together load it once
@@ -50,7 +53,7 @@ class Courses:
         if graph is None:
             with self._loading:
                 graph = self.known(claimed) or self._load(claimed)
-        return RunGraph(graph=graph, values=self.values, claimed=claimed, methods=claimed.run_kind == "class")
+        return self._run_graph(graph, claimed)
 
     def of_row(self, row: RunRow) -> RunGraph:
         return self.of(claimed_of_row(row))
@@ -60,7 +63,15 @@ class Courses:
         methods = row.kind == "class"
         if methods:
             graph = self._with_options(graph, row.type, row.id)
-        return RunGraph(graph=graph, values=self.values, claimed=claimed_of_row(row), methods=methods)
+        return self._run_graph(graph, claimed_of_row(row))
+
+    def _run_graph(self, graph: Graph, claimed: Claimed) -> RunGraph:
+        methods = claimed.run_kind == "class"
+        keys: dict[str, str] = {}
+        plan = self._registry.find(claimed.type) if methods else None
+        if isinstance(plan, Blueprint):  # or the class is gone, and the run has a graph of its own
+            keys = node_keys(self._codec, plan, claimed.run_input)
+        return RunGraph(graph=graph, values=self.values, claimed=claimed, methods=methods, keys=keys)
 
     def known(self, claimed: Claimed) -> Graph | None:
         """The graph, if that needs no look into the database."""
@@ -137,4 +148,5 @@ def claimed_of_row(row: RunRow) -> Claimed:
         hero_id=row.hero_id,
         signature=row.signature,
         frozen_at=row.frozen_at,
+        run_key=row.queue_key,
     )

@@ -16,6 +16,7 @@ from ..errors import DefinitionError, RunCanceled, RunConflict, UnknownQueue
 from ..kernel import rows as kernel_rows
 from ..kernel.journal import FINAL, REFUSED, Scope
 from ..kernel.operations import Record, Start, Verdict
+from ..kernel.queues import check_queue_key
 from ..kernel.rows import MAIN, Await, Claimed, ExecutionState, NewExecution, NewRun, StepState
 from ..stores.batch.apply import drop_lease, take_lease
 from ..stores.batch.names import unfit_attributes
@@ -67,7 +68,8 @@ def spawn(
         else:
             if (found := frame.journal.find(key)) is None:
                 frame.begin_new(key, "spawn", definition.name)
-                _add_step(frame, definition, key, topic, text)
+                queue_key = _queue_key(frame, definition, args, kwargs)
+                _add_step(frame, definition, key, topic, text, queue_key)
             else:
                 frame.check_drift(definition, found, text)
             handles.append(Handle(frame, key, topic, definition, None))  # type: ignore[arg-type]
@@ -86,7 +88,15 @@ def fitting_id(name: str) -> str:
     return f"{name[: LONGEST_ID - 33]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
-def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> None:
+def _queue_key(frame: FrameCore, step: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """The key whose limits a spawned step counts against: its own, or that of its run."""
+    key = step.key(*args, **kwargs) if callable(step.key) else step.key
+    if key is None:
+        return frame.claimed.run_key
+    return check_queue_key(f"the key of {step.place}", key)
+
+
+def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str, queue_key: str | None) -> None:
     queue, priority = step.queue or frame.claimed.queue, step.priority
     _outgoing(frame).executions.append(
         NewExecution(
@@ -103,6 +113,7 @@ def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str) -> N
             topic=topic,
             input=text,
             seq=frame.journal.next_seq(),
+            queue_key=queue_key,
         )
     )
     if step.compensation is not None:
@@ -123,10 +134,10 @@ def _add_child(
 ) -> None:
     queue = workflow.queue or frame.claimed.queue
     priority = -frame.claimed.precedence if workflow.priority is None else workflow.priority
-    deadline, attributes = frame.claimed.deadline, {}
+    deadline, attributes, queue_key = frame.claimed.deadline, {}, frame.claimed.run_key
     if options is not None:
         _check_options(frame, options)
-        queue = options.queue or queue
+        queue, queue_key = options.queue or queue, options.key or queue_key
         priority = priority if options.priority is None else options.priority
         deadline, attributes = options.deadline_at(frame.now(), deadline), dict(options.attributes)
     run, main = new_run(
@@ -137,6 +148,7 @@ def _add_child(
         priority=priority,
         now=frame.now(),
         deadline=deadline,
+        queue_key=queue_key,
     )
     run.parent, run.parent_key, run.parent_seq = frame.run_id, key, frame.journal.next_seq()
     run.attributes = attributes
@@ -171,6 +183,7 @@ def new_run(
     now: int,
     due: int | None = None,
     deadline: int | None = None,
+    queue_key: str | None = None,
 ) -> tuple[NewRun, NewExecution]:
     """The rows of a run that begins: itself, and the first execution of its main node."""
     run = NewRun(
@@ -182,6 +195,7 @@ def new_run(
         input=text,
         created_at=now,
         deadline=deadline,
+        queue_key=queue_key,
     )
     main = NewExecution(
         run_id=run_id,
@@ -194,6 +208,7 @@ def new_run(
         state=ExecutionState.TIMER if due is not None and due > now else ExecutionState.READY,
         created_at=now,
         scheduled_for=max(due or now, now),
+        queue_key=queue_key,
     )
     return run, main
 
@@ -296,8 +311,10 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
     execution of it."""
     if isinstance(run, Claimed):
         input, kind, queue, priority = run.run_input, run.run_kind, run.run_queue, run.run_priority
+        key = run.run_key
     else:
         input, kind, queue, priority = run.input, run.kind, run.queue, run.priority
+        key = run.queue_key
     return Claimed(
         run_id=row.run_id,
         node=row.node,
@@ -328,6 +345,8 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
         hero_id=run.hero_id,
         signature=run.signature,
         frozen_at=run.frozen_at,
+        queue_key=row.queue_key,
+        run_key=key,
     )
 
 

@@ -11,8 +11,10 @@ order of the queue.  The store calls it inside the claim's transaction, while it
 
 Time is the database's.  A clock that is set back makes executions wait for longer; it never lets more begin.
 
-A begin is recorded when it is leased, and the code starts a little later.  So that the promise also holds for
-what the code itself observes, windows are longer than the rate says by a margin: a twentieth, at most 0.1 s.
+A begin is recorded when it is leased, and the code starts a little later.  The promise is about the code.  So
+windows are longer than the rate says by a margin, and a worker that comes later than the margin hands the
+execution back instead of starting it.  Two starts that are less than a rate's length apart then have leases
+that are less than a window apart.
 
 The moments of begins are exact up to `EXACT` in one window.  Beyond that they are rounded up to a thousandth
 of the window, so that a window is never more than about a thousand rows.  Rounding up keeps rule 2: a begin
@@ -28,11 +30,11 @@ from enum import StrEnum
 
 import msgspec
 
-from .queues import Limits, Period
+from .queues import KEYLESS, Limits, Period
 
 EXACT = 1000  # begins in a window up to which their moments are exact
-LARGEST_MARGIN = 100_000  # microseconds
-NO_KEY = ""
+SMALLEST_MARGIN, LARGEST_MARGIN = 20_000, 1_000_000  # microseconds
+NO_KEY = ""  # stands for the queue as a whole, and for executions without a key
 
 Begins = Sequence[tuple[int, int]]  # when, and how many
 
@@ -59,14 +61,29 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     started_at: int | None
 
     @property
+    def scope(self) -> str:
+        """The key whose limits count for it."""
+        return scope_of(self.key)
+
+    @property
     def begins(self) -> bool:
         """Whether rates count it: a function that goes on after a wait has begun already."""
         return self.started_at is None
 
 
+def scope_of(key: str | None) -> str:
+    """The key whose limits count; `NO_KEY` for an execution without one."""
+    return NO_KEY if key is None or key == KEYLESS else key
+
+
+def margin(rate: Period) -> int:
+    """How long after its lease the code may start, in microseconds: a tenth of the period, within limits."""
+    return max(SMALLEST_MARGIN, min(rate.per // 10, LARGEST_MARGIN))
+
+
 def window(rate: Period) -> int:
     """How long a begin counts, in microseconds."""
-    return rate.per + min(rate.per // 20, LARGEST_MARGIN)
+    return rate.per + margin(rate)
 
 
 def stamp(rate: Period, now: int) -> int:
@@ -140,26 +157,26 @@ class Admission:
         """Those of the keys whose begins are needed and not known."""
         if self.limits.key_rate is None:
             return set()
-        return {key for key in keys if key} - self._begins.keys()
+        return {scope_of(key) for key in keys} - {NO_KEY} - self._begins.keys()
 
     def refusal(self, key: str | None, *, begins: bool = True) -> Refusal | None:
         """Why an execution with this key may not begin; None where it may."""
-        limits = self.limits
+        scope, limits = scope_of(key), self.limits
         if self._room <= 0:
             return Refusal.CONCURRENCY
-        most = limits.key_concurrency if key else None
-        if most is not None and self._executing.get(key or NO_KEY, 0) >= most:
+        most = limits.key_concurrency if scope else None
+        if most is not None and self._executing.get(scope, 0) >= most:
             return Refusal.KEY_CONCURRENCY
         if begins and limits.rate is not None and self._left.get(NO_KEY, limits.rate.count) <= 0:
             return Refusal.RATE
-        rate = limits.key_rate if key and begins else None
-        if rate is not None and self._left.get(key or NO_KEY, rate.count) <= 0:
+        rate = limits.key_rate if scope and begins else None
+        if rate is not None and self._left.get(scope, rate.count) <= 0:
             return Refusal.KEY_RATE
         return None
 
     def take(self, candidate: Candidate) -> bool:
         """Let it begin, and count it; False where a limit refuses that."""
-        key = candidate.key or NO_KEY
+        key = candidate.scope
         refused = self.refusal(candidate.key, begins=candidate.begins)
         if refused is not None:
             self._refused[NO_KEY if refused is Refusal.RATE else key] = refused
@@ -184,6 +201,11 @@ class Admission:
             before = sum(count for moment, count in self._begins.get(scope, ()) if moment == at)
             found[scope] = (at, before + number)
         return found
+
+    def start_within(self, candidate: Candidate) -> int | None:
+        """How many microseconds after its lease it may start; None where no rate counts it."""
+        rates = [self._rate(scope) for scope in {NO_KEY, candidate.scope}] if candidate.begins else []
+        return min((margin(rate) for rate in rates if rate is not None), default=None)
 
     @property
     def next_moment(self) -> int | None:

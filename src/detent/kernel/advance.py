@@ -69,6 +69,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     methods: bool  # its nodes are methods of a class
     deadline: int | None = None
     held: bool = False  # the run is paused: nothing new may be claimed
+    queue_key: str | None = None  # of its executions, where their nodes have none of their own
+    keys: Mapping[str, str] = {}  # of nodes whose key is a function of the run
 
 
 class Ended(Protocol):
@@ -106,6 +108,7 @@ class RunGraph(msgspec.Struct, frozen=True, kw_only=True):
     values: Values
     claimed: Claimed
     methods: bool
+    keys: Mapping[str, str] = {}  # of nodes whose key is a function of the run
 
     def facts(self, now: int, *, held: bool) -> RunFacts:
         claimed = self.claimed
@@ -118,6 +121,8 @@ class RunGraph(msgspec.Struct, frozen=True, kw_only=True):
             methods=self.methods,
             deadline=claimed.deadline,
             held=held,
+            queue_key=claimed.run_key,
+            keys=self.keys,
         )
 
 
@@ -196,7 +201,7 @@ class Advance:
                 continue
             planned = self._execution(row.node, node, self._input(node, given))
             row.job, row.queue, row.precedence = planned.job, planned.queue, planned.precedence
-            row.input = planned.input
+            row.input, row.queue_key = planned.input, planned.queue_key
 
     def finish(self) -> RunEnd:
         """The run's end: its value is its result's, or that of its only sink."""
@@ -376,6 +381,7 @@ class Advance:
             created_at=facts.now,
             scheduled_for=due,
             input=text,
+            queue_key=node.key or facts.keys.get(node.name) or facts.queue_key,
         )
 
     def _ended(self, id: str, state: ExecutionState, outcome: Outcome) -> EndedExecution:

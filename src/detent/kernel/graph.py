@@ -65,6 +65,7 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     run: str | None = None
     wait: float | None = None  # seconds, from ready to due
     queue: str | None = None
+    key: str | None = None  # whose limits on the queue it counts against
     priority: int | None = None
     on_exception: str | None = None
     retry: StoredRetry | None = None

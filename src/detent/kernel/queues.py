@@ -26,6 +26,9 @@ from ..errors import InvalidArgument, InvalidOption
 
 LONGEST_QUEUE_KEY = 200  # characters: an index of MySQL holds no more beside the other columns
 SHORTEST_PERIOD = timedelta(milliseconds=1)
+# The key in the database of executions without one, on queues where keys take turns.  No user can give it,
+# for it is not printable.  MySQL, which fills texts up with spaces to compare them, sorts it behind "".
+KEYLESS = "\x7f"
 QUEUE = "Queue()"
 
 
@@ -117,6 +120,11 @@ def checked_limits(
         else:
             check_count(where, name, value, error=error)
     return checked
+
+
+def given_key(stored: str | None) -> str | None:
+    """A key from the database as it was given; None where none was."""
+    return None if stored == KEYLESS else stored
 
 
 def check_queue_key(where: str, value: Any, *, error: type[InvalidArgument] = InvalidArgument) -> str:

@@ -98,6 +98,7 @@ class NewRun(Row):
     frozen_at: int | None = None  # its graph is stored with it
     watched: int = 0
     attributes: dict[str, Attribute] = {}  # rows of a table of their own
+    queue_key: str | None = None  # inherited by what it begins
 
 
 class NewExecution(Row):
@@ -120,6 +121,7 @@ class NewExecution(Row):
     failures: int = 0
     started_at: int | None = None
     seq: int = 0  # of a spawned step: its place in the journal, on its first attempt
+    queue_key: str | None = None  # whose limits it counts against
 
 
 class EndedExecution(Row):
@@ -233,6 +235,8 @@ class Claimed(Row):
     hero_id: str | None = None
     signature: str | None = None
     frozen_at: int | None = None
+    queue_key: str | None = None
+    run_key: str | None = None
 
 
 # What a run awaits before it goes on.
@@ -326,6 +330,7 @@ class RunRow(Row):
     signature: str | None = None
     frozen_at: int | None = None
     irregular: int = 0  # readiness is recounted at every settle
+    queue_key: str | None = None
     performing: int = 0
     attributes: dict[str, Attribute] = {}  # without those of Detent itself
     drifted: bool = False  # it has the attribute DRIFTED
@@ -351,6 +356,7 @@ class ExecutionRow(Row):
     finished_at: int | None
     ancestry_hash: str | None = None
     input: str | None = None
+    queue_key: str | None = None
 
 
 class WorkerRow(Row):
@@ -377,4 +383,5 @@ class HeartbeatReading(Row):
     next_schedule: int | None = None  # when a schedule is due, of whatever workers
     head: int = 0  # the position of the newest event
     ready: bool = False
+    limited: dict[str, bool] = {}  # queues that have limits or are paused; True: their keys matter
     interrupted: list[tuple[str, str]] = []  # run, and what became of it

@@ -196,6 +196,7 @@ def next_attempt(execution: Claimed, ending: Ending) -> NewExecution:
         deliveries=1,
         recoveries=execution.recoveries + 1 if orphaned else 0,
         failures=execution.failures + 1 if failed else execution.failures,
+        queue_key=execution.queue_key,
     )
 
 

@@ -187,6 +187,7 @@ class Driver(Protocol):
     patience: float  # seconds after which a server that does not answer counts as away
     inherited: str  # why a forked child cannot use what the parent opened
     closed_at_fork: bool  # whether connections must be closed before the process forks
+    keyed: frozenset[str]  # queues where executions without a key take turns with the keys
 
     @property
     def heritable(self) -> bool:

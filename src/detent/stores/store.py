@@ -34,6 +34,7 @@ from .verbs import cancel as canceling
 from .verbs import claims, control, deadlines, graphs, listing, nodes, retention, waiting
 from .verbs.deciders import DeciderVerbs
 from .verbs.heal import known_jobs
+from .verbs.queue_verbs import QueueVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs, ScheduleVerbs):
+class Store(DeciderVerbs, QueueVerbs, ScheduleVerbs):
     """The verbs of Detent on one database."""
 
     # Schema

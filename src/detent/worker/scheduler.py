@@ -101,7 +101,7 @@ class Scheduler:
                 self._thread = thread
         self._poked.set()
 
-    def reading(self, due: int | None) -> None:
+    def note_due(self, due: int | None) -> None:
         """When the first of all schedules is due, as the heartbeat has seen it."""
         if self._open and due != self._heard:  # the first heartbeat may come before start()
             self.poke()  # may raise: then the next heartbeat tries again

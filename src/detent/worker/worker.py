@@ -28,6 +28,7 @@ from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
 from .kinds import broken_off, work_of
+from .limits import LimitedQueues
 from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
@@ -76,6 +77,7 @@ class Worker:
         self._in_flight: dict[str, float] = {}
         self._doubt = False  # the database may say that we hold something which does not run here
         self._claim_cursor = ClaimCursor()
+        self.limited = LimitedQueues(services, queues)
         self._next_due: int | None = None
         self._next_deadline: int | None = None  # when a run that waits may pass its deadline
         self._nothing_ready = False  # when the heartbeat looked last
@@ -218,7 +220,7 @@ class Worker:
         """A slot, or (`handed_on`) that of an execution which ends in the same commit."""
         with self._guard:
             full = self._free <= 0 and not handed_on
-            if full or self._draining or not self.serves(job, queue):
+            if full or self._draining or queue in self.limited.names or not self.serves(job, queue):
                 self._backlog = True
                 return None
             lease = Lease(worker=self._row.id, token=self._token())
@@ -331,8 +333,13 @@ class Worker:
         with self._guard:
             if self._running.get(work.claimed.run_id, {}).get(work.claimed.node) is not work:
                 return False
-            work.delivery = "begun"
-            return True
+            if not self.limited.is_late(work.claimed.token):
+                work.delivery = "begun"
+                return True
+            self._forget(work)
+            self._begun -= 1
+        self._services.threads.submit(partial(self.limited.hand_back, work.claimed, self.poke))
+        return False
 
     def _begin(self, work: list[Frame | Work]) -> None:
         """On the loop."""
@@ -389,6 +396,8 @@ class Worker:
     def _done(self, work: Frame | Work) -> None:
         with self._guard:
             self._forget(work)
+            if work.claimed.queue in self.limited.names:
+                self._backlog = True  # another execution of that queue may begin now
             # Without a free slot the dispatcher did not wait for timers.
             wanted = self._backlog or (self._free <= 0 and self._next_due is not None)
             self._begun -= 1
@@ -414,7 +423,7 @@ class Worker:
                 return
             with self._guard:
                 self._poked.clear()
-                due = self._next_due is not None and self._next_due <= self._services.clock.now()
+                due = any(moment <= self._services.clock.now() for moment in self._moments())
                 wanted = (self._backlog or due) and self._free > 0
                 overdue = (
                     self._next_deadline is not None and self._next_deadline <= self._services.clock.now()
@@ -437,8 +446,12 @@ class Worker:
 
     def _wake_at(self) -> int | None:
         """The next timer, and the next deadline; without a free slot, a timer cannot begin anyway."""
-        due = self._next_due if self._free > 0 else None
+        due = min(self._moments(), default=None) if self._free > 0 else None
         return min((moment for moment in (due, self._next_deadline) if moment is not None), default=None)
+
+    def _moments(self) -> list[int]:
+        """When there is something to claim: the next timer, and the next begin that a rate permits."""
+        return [moment for moment in (self._next_due, self.limited.next_moment) if moment is not None]
 
     def _claim_overdue(self) -> None:
         """Take runs whose deadline has passed while they wait, also without a free slot: they only end."""
@@ -482,14 +495,7 @@ class Worker:
         try:
             self._look_after_doubt()
             random.shuffle(self._queues)  # none of them starves
-            claimed = self._services.store.claim(
-                self.id,
-                queues=self._queues,
-                jobs=self._services.registry.names,
-                tokens=tokens,
-                now=self._services.clock.now(),
-                claim_cursor=self._claim_cursor,
-            )
+            claimed = self.limited.claim(self.id, self._queues, tokens, self._works, self._claim_from)
             self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
             journals = self._journals(claimed)
         except BaseException:
@@ -506,6 +512,16 @@ class Worker:
             self._next_due = self._services.store.next_due(self._claim_cursor)
         if self._backlog and self._free > 0:
             self._poked.set()
+
+    def _claim_from(self, queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
+        return self._services.store.claim(
+            self.id,
+            queues=queues,
+            jobs=self._services.registry.names,
+            tokens=tokens,
+            now=self._services.clock.now(),
+            claim_cursor=self._claim_cursor,
+        )
 
     def _look_after_doubt(self) -> None:
         """Where a lease may be ours without our knowing: somebody must execute it."""
@@ -533,11 +549,12 @@ class Worker:
 
     def _on_heartbeat(self, reading: HeartbeatReading) -> None:
         self.alone = all(worker == self.id for worker, _, _, _ in reading.workers)
+        self.limited.learn(reading.limited)
         for run_id, state in reading.interrupted:
             self.tell(run_id, state)
         self._show_long_steps()
         self.projector.note_head(reading.head)
-        self.scheduler.read_heartbeat(reading.next_schedule)
+        self.scheduler.note_due(reading.next_schedule)
         self._next_due = reading.next_due
         self._next_deadline = reading.next_deadline
         self._nothing_ready = not reading.ready and not self._claim_cursor.slow_scan  # else it did not look

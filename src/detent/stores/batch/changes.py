@@ -29,6 +29,7 @@ from ..driver import Tx, batch, send
 from ..verbs.cancel import cancel_rest, wake_waiting
 from ..verbs.deadlines import rows_of
 from ..verbs.listing import attribute_rows, mark_drifted
+from ..verbs.queues import give_keys
 from . import readiness
 
 
@@ -107,6 +108,8 @@ def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
 def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     """Write it all; return whether a run was woken, and which children were canceled along with a run."""
     sql = tx.sql
+    if tx.driver.keyed:
+        give_keys(changes.executions, tx.driver.keyed)
     for statement, rows in (
         (sql.insert_runs, sorted(changes.runs, key=lambda run: run.id)),
         # Ended before the next attempt begins: one active execution per node.

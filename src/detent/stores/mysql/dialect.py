@@ -40,16 +40,16 @@ class MySqlDialect:
     def by(self, index: str) -> str:
         return f"FORCE INDEX ({index})"
 
-    def rows(self, *columns: str) -> str:
+    def rows(self, *columns: str, batch: str = "rows") -> str:
         types = ", ".join(f"{c} {_TYPES[kind_of(c)]} PATH '$.{c}'" for c in columns)
-        return f"JSON_TABLE(:rows, '$[*]' COLUMNS ({types})) AS x"
+        return f"JSON_TABLE(:{batch}, '$[*]' COLUMNS ({types})) AS x"
 
     def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
         return f"STRAIGHT_JOIN {table} AS {alias} FORCE INDEX ({index})"
 
-    def one_of(self, column: str, field: str) -> str:
+    def one_of(self, column: str, field: str, *, batch: str = "rows") -> str:
         # IS TRUE keeps it a filter: as a semi-join it would be reordered, and the backlog sorted.
-        return f"({column} IN (SELECT x.{field} FROM {self.rows(field)})) IS TRUE"
+        return f"({column} IN (SELECT x.{field} FROM {self.rows(field, batch=batch)})) IS TRUE"
 
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
         # Assignments are made from left to right, each seeing those before it.
@@ -89,6 +89,9 @@ class MySqlDialect:
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
         return f"DELETE t FROM {self.rows(*columns)} {self.join(table, 't', index)} ON {same}"
+
+    def keyed(self, alias: str) -> str:
+        return f"{alias}.keyed_queue = :queue"
 
     def beyond(self, at: str, id: str, sign: str) -> str:
         # A comparison of rows is no range here; this is one, of an index that ends with the key.

@@ -163,6 +163,7 @@ class MySqlDriver(ServerDriver):
     # inserting beside it.
     lock_waits: Mapping[Line, float] = {Line.MAIN: 1, Line.SPLIT: 0, Line.ASIDE: 0}
     ddl_commits = True
+    keyed: frozenset[str] = frozenset()
     writing = None
     reading = None
     largest = 16 * 1024 * 1024  # until the server has told

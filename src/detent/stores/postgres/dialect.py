@@ -33,15 +33,15 @@ class PostgresDialect(OnConflict):
     def lock(self, alias: str) -> str:
         return f"FOR UPDATE OF {alias}"
 
-    def rows(self, *columns: str) -> str:
+    def rows(self, *columns: str, batch: str = "rows") -> str:
         types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
-        return f"json_to_recordset(CAST(:rows AS json)) AS x({types})"
+        return f"json_to_recordset(CAST(:{batch} AS json)) AS x({types})"
 
     def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
         return f"JOIN {table} AS {alias}"
 
-    def one_of(self, column: str, field: str) -> str:
-        return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field)}))"
+    def one_of(self, column: str, field: str, *, batch: str = "rows") -> str:
+        return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field, batch=batch)}))"
 
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)

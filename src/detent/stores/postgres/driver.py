@@ -123,6 +123,7 @@ class PostgresDriver(ServerDriver):
     # Aside less than the second after which the server looks for deadlocks: so we are the ones who try again.
     lock_waits: Mapping[Line, float] = {Line.MAIN: 0.2, Line.SPLIT: 0.02, Line.ASIDE: 0.5}
     ddl_commits = False
+    keyed: frozenset[str] = frozenset()
     writing = None
     reading = None
     largest = 1 << 29  # a value has at most 1 GB

@@ -9,9 +9,11 @@ _INTEGERS = frozenset(
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
     " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
     " generation version begun_at retry_at updated_at parent_seq"
-    " next_for due_at queued_for last_for fired skipped seen_at".split()
+    " next_for due_at queued_for last_for fired skipped seen_at begins limited paused_at".split()
 )
-_LONG = frozenset("input result error value detail progress body data timing terms former reason".split())
+_LONG = frozenset(
+    "input result error value detail progress body data timing terms former declared changes reason".split()
+)
 
 
 def columns_of(struct: type) -> tuple[str, ...]:
@@ -48,15 +50,15 @@ class Dialect(Protocol):
         """Behind a table: read it through that index, in its order."""
         ...
 
-    def rows(self, *columns: str) -> str:
-        """The batch `:rows` as a table `x` of these columns."""
+    def rows(self, *columns: str, batch: str = "rows") -> str:
+        """The batch `:rows`, or another parameter, as a table `x` of these columns."""
         ...
 
     def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
         """Behind `rows`: for each row of the batch, in its order, look into `table` through that index."""
         ...
 
-    def one_of(self, column: str, field: str) -> str:
+    def one_of(self, column: str, field: str, *, batch: str = "rows") -> str:
         """The condition that `column` is among the batch's `field`, without a join that loses the order."""
         ...
 
@@ -83,6 +85,10 @@ class Dialect(Protocol):
         """DELETE what has the same values in these columns as a row of the batch, found by that index."""
         ...
 
+    def keyed(self, alias: str) -> str:
+        """The condition that an execution of `:queue` may be claimed and has a key, by the index of those."""
+        ...
+
     def beyond(self, at: str, id: str, sign: str) -> str:
         """The condition that a row lies beyond (:at, :id), in the order of an index on both."""
         ...
@@ -95,8 +101,11 @@ class Dialect(Protocol):
 class OnConflict:
     """What PostgreSQL and SQLite have in common."""
 
-    def rows(self, *columns: str) -> str:
+    def rows(self, *columns: str, batch: str = "rows") -> str:
         raise NotImplementedError
+
+    def keyed(self, alias: str) -> str:
+        return f"{alias}.state = 'ready' AND {alias}.queue = :queue AND {alias}.queue_key IS NOT NULL"
 
     def by(self, index: str) -> str:
         return ""

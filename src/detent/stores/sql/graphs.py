@@ -122,8 +122,9 @@ SELECT e.run_id, e.node, e.attempt, e.job
  LIMIT :limit""",
         renew=d.update(
             "detent_executions",
-            (*KEYS, "job", "queue", "precedence", "input"),
-            "job = x.job, queue = x.queue, precedence = x.precedence, input = x.input",
+            (*KEYS, "job", "queue", "precedence", "input", "queue_key"),
+            "job = x.job, queue = x.queue, precedence = x.precedence, input = x.input,"
+            " queue_key = x.queue_key",
             f"{ON_KEY} AND t.state IN {WAITING}",
         ),
         skip_execution=f"""

@@ -20,6 +20,7 @@ from .deciders import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert
 from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 from .projections import ProjectionStatements, build_projections
+from .queues import QueueStatements, build_queues
 from .schedules import ScheduleStatements, build_schedules
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
@@ -60,6 +61,7 @@ class Statements(msgspec.Struct, frozen=True):
     schedules: ScheduleStatements
     deciders: DeciderStatements
     projections: ProjectionStatements
+    queues: QueueStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -219,6 +221,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         schedules=build_schedules(d),
         deciders=build_deciders(d, run_columns),
         projections=build_projections(d),
+        queues=build_queues(d),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
@@ -285,6 +288,8 @@ SELECT 'head', '', COALESCE(MAX(value), 0), 0, 0 FROM detent_counters WHERE name
 UNION ALL
 SELECT 'ready', '', COUNT(*), 0, 0
   FROM (SELECT 1 FROM detent_executions WHERE state = 'ready' AND :look > 0 LIMIT 1) AS one
+UNION ALL
+SELECT 'limited', name, limited, 0, 0 FROM detent_queues WHERE limited > 0
 UNION ALL
 SELECT r.state, r.id, 0, 0, 0
   FROM {d.rows("id")}
@@ -391,7 +396,7 @@ def whole_run(d: Dialect) -> str:
 
 _OF_EXECUTION = frozenset(
     "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
-    " started_at".split()
+    " started_at queue_key".split()
 )
 _OF_RUN = {
     "type": "type",
@@ -400,6 +405,7 @@ _OF_RUN = {
     "run_kind": "kind",
     "run_queue": "queue",
     "run_priority": "priority",
+    "run_key": "queue_key",
 }
 
 

@@ -52,15 +52,15 @@ class SqliteDialect(OnConflict):
     def lock(self, alias: str) -> str:
         return ""  # the transaction is the lock
 
-    def rows(self, *columns: str) -> str:
+    def rows(self, *columns: str, batch: str = "rows") -> str:
         fields = ", ".join(f"json_extract(value, '$.{c}') AS {c}" for c in columns)
-        return f"(SELECT {fields} FROM json_each(:rows)) AS x"
+        return f"(SELECT {fields} FROM json_each(:{batch})) AS x"
 
     def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
         return f"CROSS JOIN {table} AS {alias}"  # CROSS: SQLite keeps the order of the tables
 
-    def one_of(self, column: str, field: str) -> str:
-        return f"{column} IN (SELECT x.{field} FROM {self.rows(field)})"
+    def one_of(self, column: str, field: str, *, batch: str = "rows") -> str:
+        return f"{column} IN (SELECT x.{field} FROM {self.rows(field, batch=batch)})"
 
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         names, fields = ", ".join(columns), ", ".join(f"x.{c}" for c in columns)
@@ -89,6 +89,7 @@ class SqliteDriver:
     name = "SQLite"
     lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # nothing of ours is locked by rows
     ddl_commits = False
+    keyed: frozenset[str] = frozenset()
     patience = 0.0  # there is no server
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())

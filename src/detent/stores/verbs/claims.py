@@ -125,6 +125,11 @@ def _way(tx: Tx, worker: str) -> float:
     return time.perf_counter() - begun
 
 
+def promote(tx: Tx, now: int) -> bool:
+    """Make timers ready whose time has come, wherever they are, and say whether there were any."""
+    return _promote(tx, tx.query(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=0), ClaimCursor())
+
+
 def _promote(tx: Tx, due: Sequence[Sequence[Any]], claim_cursor: ClaimCursor) -> bool:
     """Make timers ready whose time has come, and say whether there were any."""
     if due:
@@ -329,6 +334,8 @@ def read_heartbeat(tx: Tx, *, runs: Sequence[str], now: int, claim_cursor: Claim
             found.head = number
         elif kind == "ready":
             found.ready = bool(number)
+        elif kind == "limited":
+            found.limited[text] = number > 1
         else:
             found.interrupted.append((text, kind))
     return found

@@ -70,6 +70,7 @@ def replace(tx: Tx, run_id: str, text: str, *, run_graph: RunGraph, now: int) ->
             "queue": row.queue,
             "precedence": row.precedence,
             "input": row.input,
+            "queue_key": row.queue_key,
         }
         for row in waiting
     ]

@@ -1,0 +1,145 @@
+"""The statements of queues with limits: their rows, what executes, what began, and what may begin."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .dialect import Dialect
+
+KEYS = ("run_id", "node", "attempt")
+CONFIGURED = ("name", "declared", "changes", "limited", "paused_at", "reason", "turn", "updated_at")
+_CANDIDATE = "e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for, e.queue_key, e.started_at"
+
+
+class QueueStatements(msgspec.Struct, frozen=True):
+    lock: str
+    executing: str
+    begins: str
+    candidates: str
+    candidates_at: str
+    precedences: str
+    keys: str
+    heads: str
+    heads_at: str
+    lock_ready: str
+    put_begins: str
+    forget_begins: str
+    set_turn: str
+    # Configuration
+    read: str
+    lock_one: str
+    insert: str
+    update: str
+    waiting: str
+
+
+def build_queues(d: Dialect) -> QueueStatements:
+    """Return the statements in the dialect `d`."""
+    columns = ", ".join(f"q.{name}" for name in CONFIGURED)
+    ready = f"""
+  FROM detent_executions e {d.by("detent_executions_ready")}
+ WHERE e.state = 'ready'
+   AND e.queue = :queue"""
+    in_order = " ORDER BY e.precedence, e.scheduled_for, e.run_id LIMIT :limit"
+    return QueueStatements(
+        # Claims on one queue take turns: only one transaction counts at a time.  A queue that another worker
+        # is claiming from is skipped.
+        lock=f"""
+SELECT {columns}, {d.server_now}
+  FROM {d.rows("name")}
+  {d.join("detent_queues", "q")} ON q.name = x.name
+ {d.lock("q")} {d.skip_locked}""",
+        # Everything that executes belongs to a worker that is registered.  There is no counter that a crash
+        # could leave wrong.  Served by detent_executions_worker.
+        executing=f"""
+SELECT e.queue, e.queue_key, COUNT(*)
+  FROM detent_workers w
+  {d.join("detent_executions", "e", "detent_executions_worker")}
+    ON e.worker = w.id AND e.state = 'executing'
+ WHERE {d.one_of("e.queue", "queue")}
+ GROUP BY e.queue, e.queue_key""",
+        begins=f"""
+SELECT b.queue, b.queue_key, b.begun_at, b.begins
+  FROM {d.rows("queue", "queue_key", "begun_at")}
+  {d.join("detent_begins", "b")}
+    ON b.queue = x.queue AND b.queue_key = x.queue_key AND b.begun_at > x.begun_at""",
+        # The first in the order of the queue.  Nothing is locked yet: most may have to wait.
+        # Served by detent_executions_ready.
+        candidates=f"SELECT {_CANDIDATE} {ready} AND {d.one_of('e.job', 'job')} {in_order}",
+        candidates_at=f"""
+SELECT {_CANDIDATE} {ready} AND e.precedence = :precedence AND {d.one_of("e.job", "job")} {in_order}""",
+        # One descent of the index for each precedence, however many executions wait.
+        precedences=f"""
+WITH RECURSIVE found (precedence, number) AS (
+SELECT (SELECT MIN(e.precedence) {ready}), 1
+ UNION ALL
+SELECT (SELECT MIN(e.precedence) {ready} AND e.precedence > found.precedence), found.number + 1
+  FROM found
+ WHERE found.precedence IS NOT NULL AND found.number < :limit)
+SELECT precedence FROM found WHERE precedence IS NOT NULL""",
+        # The same for the keys behind one: a million executions of one key cost as much as one.
+        # Served by detent_executions_keyed.
+        keys=f"""
+WITH RECURSIVE found (queue_key, number) AS (
+SELECT (SELECT MIN(e.queue_key) {_keyed(d, "e")} AND e.queue_key > :after), 1
+ UNION ALL
+SELECT (SELECT MIN(e.queue_key) {_keyed(d, "e")} AND e.queue_key > found.queue_key), found.number + 1
+  FROM found
+ WHERE found.queue_key IS NOT NULL AND found.number < :limit)
+SELECT queue_key FROM found WHERE queue_key IS NOT NULL""",
+        # The execution of each key that is next, after `skip` others of that key.
+        heads=_heads(d, ("queue_key",), ""),
+        heads_at=_heads(d, ("queue_key", "precedence"), "AND h.precedence = x.precedence"),
+        lock_ready=f"""
+SELECT t.run_id, t.node, t.attempt
+  FROM {d.rows(*KEYS)}
+  {d.join("detent_executions", "t")}
+    ON t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt
+ WHERE t.state = 'ready'
+ {d.lock("t")} {d.skip_locked}""",
+        put_begins=d.upsert_unless(
+            "detent_begins",
+            ("queue", "queue_key", "begun_at", "begins"),
+            ("queue", "queue_key", "begun_at"),
+            ("begins",),
+            "begins < 0",
+        ),
+        # Served by detent_begins_old.
+        forget_begins="DELETE FROM detent_begins WHERE queue = :queue AND begun_at <= :before",
+        set_turn="UPDATE detent_queues SET turn = :turn WHERE name = :name",
+        read=f"SELECT {columns} FROM detent_queues q ORDER BY q.name",
+        lock_one=f"SELECT {columns} FROM detent_queues q WHERE q.name = :name {d.lock('q')}",
+        insert=d.insert_new("detent_queues", CONFIGURED, ("name",)),
+        update=d.update(
+            "detent_queues",
+            CONFIGURED,
+            "declared = x.declared, changes = x.changes, limited = x.limited, paused_at = x.paused_at,"
+            " reason = x.reason, updated_at = x.updated_at",
+            "t.name = x.name",
+        ),
+        # How many wait in a queue, up to a limit: counting a million takes long.
+        waiting=f"SELECT COUNT(*) FROM (SELECT 1 {ready} LIMIT :limit) AS found",
+    )
+
+
+def _keyed(d: Dialect, alias: str) -> str:
+    return f"""
+  FROM detent_executions {alias} {d.by("detent_executions_keyed")}
+ WHERE {d.keyed(alias)}"""
+
+
+def _heads(d: Dialect, columns: tuple[str, ...], place: str) -> str:
+    """For each row of the batch, the next execution of its key.
+
+    The run of the head is found by the index alone; its other columns are read by the primary key.  Where
+    several executions of that run wait with the same key, all of them are returned.
+    """
+    return f"""
+SELECT {_CANDIDATE}
+  FROM (SELECT x.queue_key AS wanted,
+               (SELECT h.run_id {_keyed(d, "h")} AND h.queue_key = x.queue_key {place}
+                   AND {d.one_of("h.job", "job", batch="jobs")}
+                 ORDER BY h.precedence, h.scheduled_for, h.run_id LIMIT 1 OFFSET :skip) AS head
+          FROM {d.rows(*columns)}) AS k
+  {d.join("detent_executions", "e")} ON e.run_id = k.head
+ WHERE e.state = 'ready' AND e.queue = :queue AND e.queue_key = k.wanted"""

@@ -1,0 +1,101 @@
+"""What a worker knows of the queues that have limits, and how it claims from them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ..execution.services import Services
+from ..kernel.rows import Claimed
+
+PUNCTUAL = 0.75  # the share of the time to start in which a body must be called
+MOST_KEPT = 10_000
+Claim = Callable[[Sequence[str], Sequence[str]], list[Claimed]]
+
+
+class Running(Protocol):
+    @property
+    def claimed(self) -> Claimed: ...
+
+
+class LimitedQueues:
+    """The queues of one worker that have limits or are paused.  An app without such queues has none here.
+
+    The worker learns of them when it starts and from each heartbeat.  What they allow is read with each
+    claim.
+    """
+
+    def __init__(self, services: Services, served: Sequence[str]) -> None:
+        self._services = services
+        self._served = frozenset(served)
+        self.names: frozenset[str] = frozenset()
+        self.next_moment: int | None = None  # when a rate permits more, by our clock
+        self._start_by: dict[str, float] = {}  # by token: when it is too late to start
+
+    def learn(self, limited: Mapping[str, bool]) -> None:
+        """These queues have limits now; True where the keys of executions matter."""
+        self.names = self._served & limited.keys()
+        keyed = frozenset(name for name, by_key in limited.items() if by_key)
+        if keyed - self._services.store.driver.keyed:
+            self._services.store.driver.keyed |= keyed
+
+    def claim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        tokens: Sequence[str],
+        running: Callable[[], Iterable[Running]],
+        otherwise: Claim,
+    ) -> list[Claimed]:
+        """Claim from all queues: those without limits by `otherwise`, in a random order with the others."""
+        names = self.names
+        if not names:
+            return otherwise(queues, tokens)
+        others = [queue for queue in queues if queue not in names]
+
+        def permitted(queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
+            counted = Counter(work.claimed.queue for work in running())
+            return self._claim(worker, queues, tokens, counted)
+
+        ways: list[tuple[Claim, Sequence[str]]] = [(permitted, sorted(names)), (otherwise, others)]
+        random.shuffle(ways)
+        claimed: list[Claimed] = []
+        for way, some in ways:
+            left = tokens[len(claimed) :]
+            if some and left:
+                claimed += way(some, left)
+        return claimed
+
+    def _claim(
+        self, worker: str, queues: Sequence[str], tokens: Sequence[str], running: Mapping[str, int]
+    ) -> list[Claimed]:
+        now, begun = self._services.clock.now(), time.monotonic()
+        found = self._services.store.claim_limited(
+            worker,
+            queues=queues,
+            running=running,
+            jobs=self._services.registry.names,
+            tokens=tokens,
+            now=now,
+        )
+        self.next_moment = None if found.wait is None else now + found.wait
+        if len(self._start_by) > MOST_KEPT:  # of deliveries that failed
+            self._start_by = {token: by for token, by in self._start_by.items() if by > begun}
+        for token, within in found.start_within.items():
+            self._start_by[token] = begun + within * PUNCTUAL / 1e6
+        return found.claimed
+
+    def hand_back(self, claimed: Claimed, then: Callable[[], None]) -> None:
+        """Give an execution back that came too late; it is claimed again when the rate permits."""
+        try:
+            self._services.store.release([claimed])
+        finally:
+            then()
+
+    def is_late(self, token: str) -> bool:
+        """Whether an execution comes too late to start: in the window of its rate others may start then."""
+        start_by = self._start_by.pop(token, None) if self._start_by else None
+        return start_by is not None and time.monotonic() > start_by
