@@ -8,6 +8,7 @@ from .deciders import effects, hot_instance, inbox, many_instances, projection, 
 from .endurance import recovery, sleepers
 from .graphs import graph_chain, graph_fan_out, graph_huge, graph_layers, graph_long_chain
 from .peers.protocol import Figure, serve
+from .queues import limits
 from .scaling import scaling
 from .shapes import SHAPES as FUNCTION_SHAPES
 from .shapes import Shape
@@ -17,6 +18,7 @@ SHAPES: dict[str, Shape] = {
     "sleepers": sleepers,
     "recovery": recovery,
     "scaling": scaling,
+    "limits": limits,
     "graph-fan-out": graph_fan_out,
     "graph-chain": graph_chain,
     "graph-long-chain": graph_long_chain,

@@ -1,6 +1,7 @@
 """Limited queues, from the outside: everything that runs on them obeys, and their limits can be changed."""
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
@@ -10,9 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import detent
 from detent import Queue, Rate, Workflow, step, task, workflow
+from detent.app.queues import queue_reasons
+from detent.cli.queues import queues
 from detent.errors import InvalidArgument, UnknownQueue
 from tests.functions.world import Apps, Gate, crash, eventually, result, wait_for
 
@@ -302,6 +306,56 @@ def test_bad_limits_and_keys_are_refused(apps: Apps) -> None:
         detent.App("sqlite:///:memory:", queues=[Queue("a"), Queue("a", concurrency=1)])
     run = app.start(embed_all, [""])
     wait_for(run, "failed")
+
+
+def test_a_run_that_a_queue_holds_up_says_why(apps: Apps) -> None:
+    queue = Queue("default", concurrency=1, key_rate=Rate(1, per=60))
+    app = apps(waits_at_the_gate, blocked, visit, queues=[queue])
+    app.options(key="a").start(waits_at_the_gate)
+    gate.wait_for_arrival()
+    other, same = app.options(key="b").start(visit), app.options(key="a").start(visit)
+    [full] = queue_reasons(app.engine, other.id)
+    assert (full.kind, full.queue, full.until) == ("concurrency", "default", None)
+    app.queues["default"].set(concurrency=9)
+    assert result(other) == ""
+    [rated] = queue_reasons(app.engine, same.id)
+    assert (rated.kind, rated.key, rated.node) == ("key_rate", "a", "main")
+    assert rated.until is not None
+    assert "key 'a' on queue 'default' until" in str(rated)
+    app.queues["default"].set(key_concurrency=1)
+    [keyed] = queue_reasons(app.engine, same.id)
+    assert str(keyed) == "the concurrency limit of key 'a' on queue 'default'"
+    app.queues["default"].pause("closed")
+    [paused] = queue_reasons(app.engine, same.id)
+    assert str(paused) == "queue 'default' is paused: closed"
+    assert queue_reasons(app.engine, other.id) == []
+    gate.open()
+
+
+def test_the_command_line_lists_pauses_and_changes_queues(apps: Apps, url: str) -> None:
+    app = apps(visit, worker=False, queues=["default", Queue("mail", concurrency=50)])
+    app.queues["mail"].set(concurrency=20)
+
+    def detent_queues(*words: str) -> Any:
+        done = CliRunner().invoke(queues, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    paused = detent_queues("pause", url, "mail", "--reason", "closed")
+    assert (paused["paused"], paused["reason"]) == (True, "closed")
+    assert not detent_queues("resume", url, "mail")["paused"]
+    changed = detent_queues("set", url, "mail", "--concurrency", "10", "--rate", "5/1m", "--fair", "yes")
+    assert changed["limits"]["concurrency"] == 10
+    assert changed["declared"]["concurrency"] == 50
+    assert changed["limits"]["rate"] == {"count": 5, "per_seconds": 60.0}
+    assert changed["changed"] == ["concurrency", "fair", "rate"]
+    assert detent_queues("set", url, "mail", "--rate", "none")["limits"]["rate"] is None
+    assert detent_queues("set", url, "mail", "--reset")["changed"] == []
+    assert [queue["name"] for queue in detent_queues("list", url)] == ["default", "mail"]
+    assert CliRunner().invoke(queues, ["set", url, "mail", "--rate", "fast"]).exit_code == 2
+    assert CliRunner().invoke(queues, ["set", url, "mail"]).exit_code == 2
+    shown = CliRunner().invoke(queues, ["list", url])
+    assert "concurrency 50" in " ".join(shown.output.split())
 
 
 def test_the_async_app_has_the_same_verbs(url: str) -> None:

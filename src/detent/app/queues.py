@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from ..arguments import check_reason, refuse_unknown
 from ..clock import from_micros
 from ..errors import UnknownQueue
+from ..kernel.admission import Refusal
 from ..kernel.queues import LIMITS, NO_LIMITS, Configured, checked_limits, shown, stored
 from ..stores.verbs.queue_verbs import WAITING_COUNTED
 from .engine import Engine
@@ -165,3 +166,46 @@ class QueueHandle:
             engine.store.declare_queues({self.name: limits}, now=now)  # no worker has declared it yet
         engine.store.change_queue(self.name, how, now=now)
         engine.queues_changed()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReason:
+    """Why an execution of a run does not begin, although it is due.
+
+    `kind` is `paused`, `concurrency`, `key_concurrency`, `rate` or `key_rate`.  `until` is the earliest
+    moment that a rate permits.
+    """
+
+    node: str
+    queue: str
+    key: str | None
+    kind: str
+    until: datetime | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind == Refusal.PAUSED:
+            return f"queue {self.queue!r} is paused" + (f": {self.reason}" if self.reason else "")
+        of = f"key {self.key!r} on queue {self.queue!r}" if self.kind in _BY_KEY else f"queue {self.queue!r}"
+        if self.until is not None:
+            return f"the rate of {of} until {self.until:%H:%M:%S}"
+        return f"the concurrency limit of {of}"
+
+
+_BY_KEY = (Refusal.KEY_CONCURRENCY, Refusal.KEY_RATE)
+
+
+def queue_reasons(engine: Engine, run_id: str) -> list[QueueReason]:
+    """Why executions of a run that are due have to wait for their queues; empty where no queue holds them."""
+    engine.ensure_open()
+    return [
+        QueueReason(
+            node=one.node,
+            queue=one.queue,
+            key=one.key,
+            kind=str(one.refusal),
+            until=None if one.until is None else from_micros(one.until),
+            reason=one.reason,
+        )
+        for one in engine.store.refused(run_id, now=engine.clock.now())
+    ]

@@ -13,6 +13,7 @@ from .deciders import decider
 from .demo import demo
 from .doctor import doctor
 from .graphs import graph, reattempt, skip, verify
+from .queues import queues
 from .runs import runs
 from .schedules import schedules
 from .show import history, show, workers
@@ -51,6 +52,7 @@ for _command in (
     decider,
     schedules,
     workers,
+    queues,
     delete,
     resume_all,
     cancel_all,

@@ -93,6 +93,9 @@ class MySqlDialect:
     def keyed(self, alias: str) -> str:
         return f"{alias}.keyed_queue = :queue"
 
+    def same_key(self, one: str, other: str) -> str:
+        return f"{one}.queue_key = {other}.queue_key"
+
     def beyond(self, at: str, id: str, sign: str) -> str:
         # A comparison of rows is no range here; this is one, of an index that ends with the key.
         return f"({at} {sign} :at OR ({at} = :at AND {id} {sign} :id))"

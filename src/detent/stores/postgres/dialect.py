@@ -43,6 +43,11 @@ class PostgresDialect(OnConflict):
     def one_of(self, column: str, field: str, *, batch: str = "rows") -> str:
         return f"{column} = ANY(ARRAY(SELECT x.{field} FROM {self.rows(field, batch=batch)}))"
 
+    def same_key(self, one: str, other: str) -> str:
+        # A range, so that the order is that of the index by key: an equal key would be no part of the order,
+        # and a planner without statistics takes the index that begins with the precedence.
+        return f"{one}.queue_key >= {other}.queue_key AND {one}.queue_key <= {other}.queue_key"
+
     def delete(self, table: str, columns: tuple[str, ...], index: str = "PRIMARY") -> str:
         same = " AND ".join(f"t.{c} = x.{c}" for c in columns)
         return f"DELETE FROM {table} AS t USING {self.rows(*columns)} WHERE {same}"

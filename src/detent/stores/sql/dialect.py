@@ -89,6 +89,10 @@ class Dialect(Protocol):
         """The condition that an execution of `:queue` may be claimed and has a key, by the index of those."""
         ...
 
+    def same_key(self, one: str, other: str) -> str:
+        """The condition that both have the same key, in a query that is sorted by the key of `one` first."""
+        ...
+
     def beyond(self, at: str, id: str, sign: str) -> str:
         """The condition that a row lies beyond (:at, :id), in the order of an index on both."""
         ...
@@ -134,6 +138,9 @@ class OnConflict:
         names = ", ".join(columns)
         # SQLite would take the ON of the conflict for that of a join.
         return f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
+
+    def same_key(self, one: str, other: str) -> str:
+        return f"{one}.queue_key = {other}.queue_key"
 
     def beyond(self, at: str, id: str, sign: str) -> str:
         return f"({at}, {id}) {sign} (:at, :id)"

@@ -31,6 +31,7 @@ class QueueStatements(msgspec.Struct, frozen=True):
     insert: str
     update: str
     waiting: str
+    clock: str
 
 
 def build_queues(d: Dialect) -> QueueStatements:
@@ -71,9 +72,10 @@ SELECT {_CANDIDATE} {ready} AND e.precedence = :precedence AND {d.one_of("e.job"
         # One descent of the index for each precedence, however many executions wait.
         precedences=f"""
 WITH RECURSIVE found (precedence, number) AS (
-SELECT (SELECT MIN(e.precedence) {ready}), 1
+SELECT (SELECT e.precedence {ready} ORDER BY e.precedence LIMIT 1), 1
  UNION ALL
-SELECT (SELECT MIN(e.precedence) {ready} AND e.precedence > found.precedence), found.number + 1
+SELECT (SELECT e.precedence {ready} AND e.precedence > found.precedence
+         ORDER BY e.precedence LIMIT 1), found.number + 1
   FROM found
  WHERE found.precedence IS NOT NULL AND found.number < :limit)
 SELECT precedence FROM found WHERE precedence IS NOT NULL""",
@@ -81,21 +83,23 @@ SELECT precedence FROM found WHERE precedence IS NOT NULL""",
         # Served by detent_executions_keyed.
         keys=f"""
 WITH RECURSIVE found (queue_key, number) AS (
-SELECT (SELECT MIN(e.queue_key) {_keyed(d, "e")} AND e.queue_key > :after), 1
+SELECT (SELECT e.queue_key {_keyed(d, "e")} AND e.queue_key > :after ORDER BY e.queue_key LIMIT 1), 1
  UNION ALL
-SELECT (SELECT MIN(e.queue_key) {_keyed(d, "e")} AND e.queue_key > found.queue_key), found.number + 1
+SELECT (SELECT e.queue_key {_keyed(d, "e")} AND e.queue_key > found.queue_key
+         ORDER BY e.queue_key LIMIT 1), found.number + 1
   FROM found
  WHERE found.queue_key IS NOT NULL AND found.number < :limit)
 SELECT queue_key FROM found WHERE queue_key IS NOT NULL""",
         # The execution of each key that is next, after `skip` others of that key.
         heads=_heads(d, ("queue_key",), ""),
         heads_at=_heads(d, ("queue_key", "precedence"), "AND h.precedence = x.precedence"),
+        # The state is for the caller to compare: as a condition here it leads a planner to begin with all
+        # that is ready.
         lock_ready=f"""
-SELECT t.run_id, t.node, t.attempt
+SELECT t.run_id, t.node, t.attempt, t.state
   FROM {d.rows(*KEYS)}
   {d.join("detent_executions", "t")}
     ON t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt
- WHERE t.state = 'ready'
  {d.lock("t")} {d.skip_locked}""",
         put_begins=d.upsert_unless(
             "detent_begins",
@@ -118,6 +122,7 @@ SELECT t.run_id, t.node, t.attempt
             "t.name = x.name",
         ),
         # How many wait in a queue, up to a limit: counting a million takes long.
+        clock=f"SELECT {d.server_now}",
         waiting=f"SELECT COUNT(*) FROM (SELECT 1 {ready} LIMIT :limit) AS found",
     )
 
@@ -132,14 +137,18 @@ def _heads(d: Dialect, columns: tuple[str, ...], place: str) -> str:
     """For each row of the batch, the next execution of its key.
 
     The run of the head is found by the index alone; its other columns are read by the primary key.  Where
-    several executions of that run wait with the same key, all of them are returned.
+    several executions of that run wait with the same key, all of them are returned.  COALESCE keeps a planner
+    without statistics from beginning with all that is ready.
     """
     return f"""
 SELECT {_CANDIDATE}
   FROM (SELECT x.queue_key AS wanted,
-               (SELECT h.run_id {_keyed(d, "h")} AND h.queue_key = x.queue_key {place}
+               (SELECT h.run_id {_keyed(d, "h")} AND {d.same_key("h", "x")} {place}
                    AND {d.one_of("h.job", "job", batch="jobs")}
-                 ORDER BY h.precedence, h.scheduled_for, h.run_id LIMIT 1 OFFSET :skip) AS head
+                 ORDER BY h.queue_key, h.precedence, h.scheduled_for, h.run_id
+                 LIMIT 1 OFFSET :skip) AS head
           FROM {d.rows(*columns)}) AS k
   {d.join("detent_executions", "e")} ON e.run_id = k.head
- WHERE e.state = 'ready' AND e.queue = :queue AND e.queue_key = k.wanted"""
+ WHERE COALESCE(e.state, '') = 'ready'
+   AND COALESCE(e.queue, '') = :queue
+   AND COALESCE(e.queue_key, '') = k.wanted"""

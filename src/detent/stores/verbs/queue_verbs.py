@@ -73,6 +73,11 @@ class QueueVerbs(BaseStore):
 
         return self.write(changing)
 
+    def refused(self, run_id: str, *, now: int) -> list[limited.Refused]:
+        """Which executions of a run are due and have to wait for their queue, and why."""
+        with self._reading() as tx:
+            return limited.refused(tx, run_id, now)
+
     def waiting_in(self, name: str) -> int:
         """How many executions of a queue may be claimed now; counted up to WAITING_COUNTED."""
         with self._reading() as tx:

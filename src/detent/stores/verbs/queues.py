@@ -23,9 +23,27 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...kernel.admission import NO_KEY, Admission, Candidate, scope_of, urgency, window
-from ...kernel.queues import KEYLESS, LONGEST_QUEUE_KEY, NO_LIMITS, Change, Configured, Limits, Period
-from ...kernel.rows import Claimed, NewExecution
+from ...kernel.admission import (
+    NO_KEY,
+    Admission,
+    Candidate,
+    Refusal,
+    next_permitted,
+    scope_of,
+    urgency,
+    window,
+)
+from ...kernel.queues import (
+    KEYLESS,
+    LONGEST_QUEUE_KEY,
+    NO_LIMITS,
+    Change,
+    Configured,
+    Limits,
+    Period,
+    given_key,
+)
+from ...kernel.rows import Claimed, ExecutionRow, ExecutionState, NewExecution
 from ...kernel.settle import LETTERS
 from ..driver import Tx, batch, rows_to
 from ..sql.queues import CONFIGURED, KEYS
@@ -270,7 +288,8 @@ def _lease(
 ) -> Callable[[], list[Claimed]]:
     """Lease those that are still ready.  The others count as begun: that only makes later ones wait."""
     wanted = sorted((_key(candidate) for candidate, _, _ in taken))
-    ready = set(tx.query(tx.sql.queues.lock_ready, rows=batch([_row(key) for key in wanted])))
+    rows = tx.query(tx.sql.queues.lock_ready, rows=batch([_row(key) for key in wanted]))
+    ready = {(run, node, attempt) for run, node, attempt, state in rows if state == ExecutionState.READY}
     leased = [(one, admission) for one, admission, _ in taken if _key(one) in ready]
     if not leased:
         return list
@@ -309,6 +328,44 @@ def _record(tx: Tx, claims: Iterable[tuple[Admission, Configured]]) -> None:
 
 def _rates(limits: Limits) -> list[Period]:
     return [rate for rate in (limits.rate, limits.key_rate) if rate is not None]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why an execution that is due may not begin: the rule, and when a rate permits it."""
+
+    node: str
+    queue: str
+    key: str | None
+    refusal: Refusal
+    until: int | None = None  # microseconds since 1970
+    reason: str | None = None  # of a pause, as the operator said
+
+
+def refused(tx: Tx, run_id: str, now: int) -> list[Refused]:
+    """Which executions of a run are due and have to wait for their queue, and why."""
+    rows: list[ExecutionRow] = rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
+    due = [row for row in rows if row.state == ExecutionState.READY]
+    configured = {queue.name: queue for queue in read(tx)} if due else {}
+    now = tx.query(tx.sql.queues.clock, now=now)[0][0] if configured else now
+    found = [_refused(tx, row, configured[row.queue], now) for row in due if row.queue in configured]
+    return [one for one in found if one is not None]
+
+
+def _refused(tx: Tx, row: ExecutionRow, queue: Configured, now: int) -> Refused | None:
+    key, begins = given_key(row.queue_key), row.started_at is None
+    if queue.paused_at is not None:
+        return Refused(row.node, queue.name, key, Refusal.PAUSED, None, queue.reason)
+    limits, scope = queue.limits, scope_of(row.queue_key)
+    counted = executing(tx, [queue.name]).get(queue.name, {}) if _counts(limits) else {}
+    begun = _begins(tx, queue.name, limits, sorted({NO_KEY, scope}), now)
+    admission = Admission(limits, now=now, room=1, executing=counted, begins=begun)
+    refusal = admission.refusal(key, begins=begins)
+    if refusal is None:
+        return None
+    rate = {Refusal.RATE: limits.rate, Refusal.KEY_RATE: limits.key_rate}.get(refusal)
+    of = begun[NO_KEY if refusal is Refusal.RATE else scope]
+    until = None if rate is None else next_permitted(rate, of, now)
+    return Refused(row.node, queue.name, key, refusal, until)
 
 
 # Configuration
