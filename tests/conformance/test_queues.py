@@ -1,5 +1,7 @@
 """Claims on limited queues: nothing begins that a limit forbids, and a crash frees its slots."""
 
+import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -197,6 +199,29 @@ def test_one_claim_gives_each_key_a_turn_before_a_second_one(store: Store) -> No
     declare(store, fair=True)
     arrive(store, *(f"a.{n}" for n in range(9)), "b.1", "b.2", "c.1")
     assert names(claimed(store, 6)) == ["a.0", "a.1", "a.2", "b.1", "b.2", "c.1"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_between_two_turns_of_a_key_every_other_that_waits_has_one(store: Store, seed: int) -> None:
+    """Whatever arrives meanwhile, and however much a claim takes: nobody starves."""
+    chance = random.Random(seed)
+    declare(store, fair=True)
+    waiting: Counter[str] = Counter()
+    served: dict[str, set[str]] = {}  # by key that waits: the keys that had a turn since its own
+    for number in range(40):
+        for key in chance.sample("abcdef", 2) if number < 30 else ():
+            arrive(store, f"{key}.{number}")
+            waiting[key] += 1
+            served.setdefault(key, set())
+        for row in claim_limited(store, 1).claimed:
+            key = str(row.queue_key)
+            waiting[key] -= 1
+            for other, seen in served.items():
+                if other != key:
+                    assert key not in seen, f"{key} has a second turn while {other} waits"
+                    seen.add(key)
+            served[key] = set()
+            served = {one: seen for one, seen in served.items() if waiting[one]}
 
 
 def test_the_unkeyed_take_turns_with_the_keys(store: Store) -> None:

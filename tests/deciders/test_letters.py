@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +71,27 @@ def test_an_effect_may_be_async_and_may_have_no_answer(apps: Apps) -> None:
     app.execute(Quiet, Say("l", "a", mails=["one"]))
     eventually(lambda: effects(app) == [SENT], "it is done")
     assert (seen, texts(app, Quiet)) == (["one"], ["a"])
+
+
+def test_effects_obey_the_limits_of_their_queue(apps: Apps) -> None:
+    """On a queue with limits by key, the key is the instance."""
+    guard, now, most = threading.Lock(), Counter[str](), Counter[str]()
+
+    def sees(step: str, whose: str) -> None:
+        with guard:
+            now[whose] += 1 if step == "begins" else -1
+            most[whose] = max(most[whose], now[whose])
+
+    def on_mail(effect: Mail, ctx: EffectContext) -> None:
+        sees("begins", ctx.instance)
+        time.sleep(0.01)
+        sees("ends", ctx.instance)
+
+    app = apps(decider := log(on_mail), queues=[detent.Queue("default", key_concurrency=1)])
+    for name in ("a", "b"):
+        app.execute(decider, Say(name, "x", mails=[f"mail {number}" for number in range(5)]))
+    eventually(lambda: [effects(app, name) for name in "ab"] == [[SENT] * 5] * 2, "all are sent")
+    assert most == {"a": 1, "b": 1}
 
 
 def test_an_effect_knows_whose_it_is(apps: Apps) -> None:

@@ -14,7 +14,6 @@ from detent.kernel.admission import (
     Admission,
     Candidate,
     Refusal,
-    in_turn,
     next_permitted,
     permitted,
     stamp,
@@ -190,11 +189,6 @@ def test_priority_comes_first_and_aging_lets_the_old_overtake() -> None:
     assert min((urgent, old), key=lambda c: urgency(c, None)) is urgent
     assert min((urgent, old), key=lambda c: urgency(c, 21)) is urgent  # 5 levels are worth 105
     assert min((urgent, old), key=lambda c: urgency(c, 19)) is old
-
-
-def test_keys_take_turns_from_the_last_one_on() -> None:
-    assert in_turn(["a", "b", "c", "b"], "b") == ["c", "a", "b"]
-    assert in_turn([], "b") == []
 
 
 # Properties

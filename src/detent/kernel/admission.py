@@ -231,9 +231,3 @@ def urgency(candidate: Candidate, aging: int | None) -> tuple[int, int, str, str
         return candidate.precedence, candidate.scheduled_for, candidate.run_id, candidate.node
     rank = candidate.scheduled_for + candidate.precedence * aging
     return rank, candidate.scheduled_for, candidate.run_id, candidate.node
-
-
-def in_turn(keys: Iterable[str], after: str) -> list[str]:
-    """The keys in the order of their turns: those behind the key that had the last turn come first."""
-    ordered = sorted(set(keys))
-    return [key for key in ordered if key > after] + [key for key in ordered if key <= after]
