@@ -316,18 +316,21 @@ def test_a_run_that_a_queue_holds_up_says_why(apps: Apps) -> None:
     other, same = app.options(key="b").start(visit), app.options(key="a").start(visit)
     [full] = queue_reasons(app.engine, other.id)
     assert (full.kind, full.queue, full.until) == ("concurrency", "default", None)
+    assert [(one.kind, one.name) for one in other.waiting_for] == [("limit", "default")]
     app.queues["default"].set(concurrency=9)
     assert result(other) == ""
     [rated] = queue_reasons(app.engine, same.id)
     assert (rated.kind, rated.key, rated.node) == ("key_rate", "a", "main")
     assert rated.until is not None
     assert "key 'a' on queue 'default' until" in str(rated)
+    assert [(one.kind, one.until) for one in same.waiting_for] == [("rate", rated.until)]
     app.queues["default"].set(key_concurrency=1)
     [keyed] = queue_reasons(app.engine, same.id)
     assert str(keyed) == "the concurrency limit of key 'a' on queue 'default'"
     app.queues["default"].pause("closed")
     [paused] = queue_reasons(app.engine, same.id)
     assert str(paused) == "queue 'default' is paused: closed"
+    assert [(one.kind, str(one)) for one in same.waiting_for] == [("paused", str(paused))]
     assert queue_reasons(app.engine, other.id) == []
     gate.open()
 

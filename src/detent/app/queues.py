@@ -183,13 +183,16 @@ class QueueReason:
     until: datetime | None = None
     reason: str | None = None
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What holds it, without the moment when that ends."""
         if self.kind == Refusal.PAUSED:
             return f"queue {self.queue!r} is paused" + (f": {self.reason}" if self.reason else "")
         of = f"key {self.key!r} on queue {self.queue!r}" if self.kind in _BY_KEY else f"queue {self.queue!r}"
-        if self.until is not None:
-            return f"the rate of {of} until {self.until:%H:%M:%S}"
-        return f"the concurrency limit of {of}"
+        return f"the {'rate' if self.until is not None else 'concurrency limit'} of {of}"
+
+    def __str__(self) -> str:
+        return self.text if self.until is None else f"{self.text} until {self.until:%H:%M:%S}"
 
 
 _BY_KEY = (Refusal.KEY_CONCURRENCY, Refusal.KEY_RATE)

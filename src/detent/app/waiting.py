@@ -15,6 +15,7 @@ from functools import cached_property
 import msgspec
 
 from ..clock import from_micros
+from ..kernel.admission import Refusal
 from ..kernel.journal import cancel_key, order_key
 from ..kernel.rows import (
     MAIN,
@@ -29,8 +30,16 @@ from ..kernel.rows import (
 )
 from .engine import Engine
 from .liveness import alive
+from .queues import queue_reasons
 
 SHOWN = 20  # executions of a run that are looked at
+HELD = {  # why a queue holds an execution, in the words of a WaitReason
+    Refusal.PAUSED: "paused",
+    Refusal.CONCURRENCY: "limit",
+    Refusal.KEY_CONCURRENCY: "limit",
+    Refusal.RATE: "rate",
+    Refusal.KEY_RATE: "rate",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,9 @@ class WaitReason:
     """One thing that a run waits for.  As text: `the message 'approval', until 2030-01-01T12:00:00Z`.
 
     `kind` is `message`, `timer`, `retry`, `child`, `steps`, `run`, `resume` (it is paused), `worker` (none
-    is alive), `queue` (no worker takes from it), `job` (no worker knows it), or `slot` (the workers are
-    busy).  `name` is the message, the run, the queue or the job.
+    is alive), `queue` (no worker takes from it), `job` (no worker knows it), `paused` (the queue is),
+    `limit` or `rate` (of the queue, or of the run's key on it), or `slot` (the workers are busy).
+    `name` is the message, the run, the queue or the job.
     """
 
     kind: str
@@ -79,6 +89,14 @@ def no_worker(asked: Asked) -> WaitReason | None:
     return None
 
 
+def held_by_queue(asked: Asked) -> WaitReason | None:
+    """The queue is paused, or one of its limits is reached."""
+    for reason in queue_reasons(asked.engine, asked.run.id):
+        if reason.node == asked.execution.node:
+            return WaitReason(HELD[Refusal(reason.kind)], reason.text, reason.queue, reason.node, reason.until)
+    return None
+
+
 def no_slot(asked: Asked) -> WaitReason | None:
     """It is in the backlog."""
     queue = asked.execution.queue
@@ -86,7 +104,7 @@ def no_slot(asked: Asked) -> WaitReason | None:
 
 
 # In the order of asking: the first that answers is the reason.
-NOT_BEGUN: tuple[Callable[[Asked], WaitReason | None], ...] = (no_worker, no_slot)
+NOT_BEGUN: tuple[Callable[[Asked], WaitReason | None], ...] = (no_worker, held_by_queue, no_slot)
 
 
 def waiting_for(engine: Engine, row: RunRow) -> list[WaitReason]:
