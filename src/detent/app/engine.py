@@ -87,6 +87,7 @@ class Engine(Control):
         self._entered = 0  # how many `with` blocks are open: the outermost one closes
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
+        self._followers: list[Callable[[], None]] = []  # called after commits, of this process and of others
         self._listening = Listening(self.store, self._heard)
 
     def forked(self) -> None:
@@ -306,7 +307,23 @@ class Engine(Control):
 
     # News, from this process and from others
 
+    def follow(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` after each commit of this process and each notification of another; opens the app.
+
+        It is called often, in any thread, and must return at once.  Call what this returns to end it.
+        """
+        _ = self.services
+        followers = self._followers
+        followers.append(told)
+        self._listening.start()
+        return lambda: followers.remove(told) if told in followers else None
+
+    def _tell_followers(self) -> None:
+        for told in self._followers:
+            told()
+
     def _committed(self, operations: Sequence[Operation], applied: Applied) -> None:
+        self._tell_followers()
         if self.observer.active and self._services is not None:
             self._reporter.committed(operations, applied, self._services.threads.submit)
         ends = [
@@ -349,6 +366,7 @@ class Engine(Control):
         except msgspec.DecodeError:  # cut off on its way
             news = {"work": True}
         runs: list[str] | None = news.get("runs")
+        self._tell_followers()
         if runs is None or runs:
             self.waiters.heard()
         if self.worker is not None:

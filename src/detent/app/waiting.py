@@ -93,7 +93,9 @@ def held_by_queue(asked: Asked) -> WaitReason | None:
     """The queue is paused, or one of its limits is reached."""
     for reason in queue_reasons(asked.engine, asked.run.id):
         if reason.node == asked.execution.node:
-            return WaitReason(HELD[Refusal(reason.kind)], reason.text, reason.queue, reason.node, reason.until)
+            return WaitReason(
+                HELD[Refusal(reason.kind)], reason.text, reason.queue, reason.node, reason.until
+            )
     return None
 
 

@@ -59,6 +59,12 @@ class Queries(msgspec.Struct, frozen=True):
     executing: str
     executions_of: str
     execution_states: str
+    waiting_steps: str
+    messages_of: str
+    # Statistics
+    count_state: str
+    count_finished: str
+    recently_ended: str
     # Retention
     expired: str
     ancestors: str
@@ -126,6 +132,31 @@ SELECT DISTINCT e.run_id, e.state
 SELECT {", ".join(f"e.{column}" for column in columns_of(ExecutionRow))}
   FROM {d.rows("id")}
   {d.join("detent_executions", "e")} ON e.run_id = x.id""",
+        # What these runs wait for: sleeps and messages, by the key of the journal.
+        waiting_steps=f"""
+SELECT s.run_id, s.kind, s.name, s.wake_at
+  FROM {d.rows("id")}
+  {d.join("detent_steps", "s")} ON s.run_id = x.id AND s.state = 'waiting'""",
+        # Served by the unique key (run_id, message_id).  A run has few messages: the reader sorts them.
+        messages_of="""
+SELECT seq, message_id, name, value, sent_at, consumed
+  FROM detent_messages
+ WHERE run_id = :id
+ LIMIT :limit""",
+        # Bounded: a count of a million rows takes too long for a page.  A state is added by statistics.py.
+        count_state=f"SELECT 1 FROM detent_runs r {d.by('detent_runs_state')}",
+        # Served by detent_runs_finished.
+        count_finished=f"""
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM detent_runs r {d.by("detent_runs_finished")}
+     WHERE r.finished_at IS NOT NULL AND r.finished_at >= :since AND r.finished_at < :until
+     LIMIT :most) AS bounded""",
+        recently_ended=f"""
+SELECT r.id, r.type, r.queue, r.state, r.created_at, r.finished_at
+  FROM detent_runs r {d.by("detent_runs_finished")}
+ WHERE r.finished_at IS NOT NULL AND r.finished_at >= :since
+ ORDER BY r.finished_at DESC, r.id DESC
+ LIMIT :limit""",
         # What ended too long ago, longest ago first, behind a place; not all of it may go yet.
         # Served by detent_runs_finished.
         expired=f"""

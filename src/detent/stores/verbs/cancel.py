@@ -16,6 +16,7 @@ from ...kernel.rows import MAIN, Claimed, HistoryRow, RunState
 from ...kernel.settle import Ending, Outcome, next_attempt
 from ..batch import readiness
 from ..driver import Tx, batch, rows_to, write
+from ..operators import signed
 
 PARENT_CANCELED = "its parent was canceled"  # why a child was canceled, in its history
 ACTIVE = (RunState.READY, RunState.PAUSED)
@@ -101,6 +102,6 @@ def _lock(tx: Tx, runs: list[str]) -> dict[str, str]:
 def note(tx: Tx, run_id: str, event: str, detail: object, now: int) -> None:
     """Add a line to the run's history."""
     line = HistoryRow(
-        run_id=run_id, happened_at=now, event=event, detail=msgspec.json.encode(detail).decode()
+        run_id=run_id, happened_at=now, event=event, detail=msgspec.json.encode(signed(detail)).decode()
     )
     tx.run(tx.sql.insert_history, rows=batch([line]))
