@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
     from .definitions.context import Context, Cursor, LogFields, RunInfo, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, Upcaster, upcaster
+    from .dashboard import dashboard
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
     from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
@@ -187,6 +188,7 @@ __all__ = [
     "Workflow",
     "aio",
     "cancel_if",
+    "dashboard",
     "events",
     "job_options",
     "log_fields",
@@ -215,6 +217,7 @@ _HOMES = {
     "aio.deciders": "AsyncDeadLetters AsyncDeciders",
     "aio.run": "AsyncRuns",
     "app.app": "App Starter Within",
+    "dashboard": "dashboard",
     "definitions.arrows": "NodeGroup NodeRef Outputs",
     "definitions.callers": "AsyncCaller Handle SyncCaller",
     "definitions.context": "Context Cursor LogFields RunInfo log_fields",

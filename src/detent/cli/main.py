@@ -9,6 +9,7 @@ from .bulk import cancel_all, delete, resume_all
 from .check import check_command
 from .command import Front
 from .control import cancel, fork, gc, migrate, pause, resume
+from .dashboard import dashboard
 from .deciders import decider
 from .demo import demo
 from .doctor import doctor
@@ -35,6 +36,7 @@ def detent() -> None:
 
 for _command in (
     worker,
+    dashboard,
     start,
     runs,
     show,

@@ -1,0 +1,1 @@
+"""Drawings of a run: its graph and its timeline, as numbers.  Pure."""
