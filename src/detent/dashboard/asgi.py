@@ -211,7 +211,7 @@ class Site:
         parts = urlsplit(request.query_params.get("page", "/"))
         query = tuple(sorted(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=40)))
         watched = Watched(root_of(request), parts.path or "/", query, caller.may_act)
-        if self._match(watched.path) is None:
+        if parts.scheme or parts.netloc or self._match(watched.path) is None:
             raise Refused(404, "Not found", "There is no such page.")
         stream = self.feed.watch(watched, request.query_params.get("version", ""))
         try:

@@ -19,6 +19,7 @@ from .source import Document, Source, error_document, seconds_between
 
 CHILDREN = 20
 MESSAGES = 200
+PUBLISHED = 1_000
 STEPS = 100  # on a page
 HISTORY = 500  # the newest lines
 WAITS = frozenset({"sleep", "receive"})
@@ -137,12 +138,12 @@ def messages(source: Source, run_id: str) -> list[Document]:
 
 def published(source: Source, row: RunRow) -> list[Document]:
     """The latest values that the run published."""
-    steps = source.engine.store.journal([row.id])[row.id]
-    return [
-        {"name": step.name, "value": source.value(step.result, step.name)}
-        for step in steps
-        if step.kind == "published"
-    ]
+
+    def read(tx: Tx) -> dict[str, str | None]:
+        return statistics.published(tx, row.id, limit=PUBLISHED)
+
+    found = source.engine.store.read(read)
+    return [{"name": name, "value": source.value(text, name)} for name, text in found.items()]
 
 
 def history(source: Source, row: RunRow) -> list[Document]:

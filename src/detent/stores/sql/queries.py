@@ -61,6 +61,7 @@ class Queries(msgspec.Struct, frozen=True):
     execution_states: str
     waiting_steps: str
     messages_of: str
+    published_by: str
     # Statistics
     count_state: str
     count_finished: str
@@ -142,6 +143,12 @@ SELECT s.run_id, s.kind, s.name, s.wake_at
 SELECT seq, message_id, name, value, sent_at, consumed
   FROM detent_messages
  WHERE run_id = :id
+ LIMIT :limit""",
+        # Served by the key of the journal.
+        published_by="""
+SELECT s.name, s.result, s.seq
+  FROM detent_steps s
+ WHERE s.run_id = :id AND s.kind IN ('publish', 'published')
  LIMIT :limit""",
         # Bounded: a count of a million rows takes too long for a page.  A state is added by statistics.py.
         count_state=f"SELECT 1 FROM detent_runs r {d.by('detent_runs_state')}",

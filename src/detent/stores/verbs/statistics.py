@@ -81,6 +81,12 @@ def waiting_steps(tx: Tx, runs: Sequence[str]) -> list[WaitingStep]:
     return rows_to(WaitingStep, tx.query(statement, rows=batch([{"id": run} for run in runs])))
 
 
+def published(tx: Tx, run_id: str, *, limit: int) -> dict[str, str | None]:
+    """The latest value that a run published under each name, in the order of publishing."""
+    rows = tx.query(tx.driver.adapt(tx.driver.queries.published_by), id=run_id, limit=limit)
+    return {name: result for name, result, _ in sorted(rows, key=lambda row: row[2])}
+
+
 def messages(tx: Tx, run_id: str, *, limit: int) -> list[MessageRow]:
     """Messages to a run, oldest first; at most `limit`."""
     statement = tx.driver.adapt(tx.driver.queries.messages_of)
