@@ -19,7 +19,7 @@ PROCESSES ?= 6
 POSTGRES_VERSIONS ?= 12 18
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench soak versions
+.PHONY: help install demo screenshots test check docs bench soak versions
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -29,10 +29,15 @@ install: $(STAMP) ## make .venv with Detent and its tools, in the pinned version
 demo: $(STAMP) ## see a workflow survive a crash
 	@$(BIN)/detent demo
 
+screenshots: $(STAMP) ## draw the pages of the dashboard anew, into docs/dashboard
+	@$(PYTHON) tools/servers.py browser
+	@$(BIN)/python -m tools.screenshots docs/dashboard
+
 # The tests start hundreds of processes; each would compile all of Detent again where Python may not keep
 # what it has compiled.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## run the tests on SQLite, PostgreSQL and MariaDB
+	@$(PYTHON) tools/servers.py browser
 # The first line compiles the tests, which otherwise each of the processes would do for itself.
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/pytest --collect-only -q tests >/dev/null || true

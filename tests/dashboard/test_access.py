@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 import time
 from typing import Any
@@ -101,7 +102,7 @@ def test_a_changed_or_old_session_is_none(make: MakeClient, monkeypatch: pytest.
     client.cookies = {SESSION: good}
     assert client.get("/runs").status_code == 200
     later = time.time() + access.SESSION_SECONDS + 1
-    monkeypatch.setattr(access.time, "time", lambda: later)
+    monkeypatch.setattr("detent.dashboard.access.time.time", lambda: later)
     assert client.get("/runs").status_code == 303
 
 
@@ -119,13 +120,13 @@ def test_a_short_token_is_refused_when_the_dashboard_is_made(small: TestingApp) 
 
 def test_tokens_are_compared_in_constant_time(make: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    real = access.hmac.compare_digest
+    real = hmac.compare_digest
 
     def noting(a: bytes, b: bytes) -> bool:
         compared.append(len(a))
         return real(a, b)
 
-    monkeypatch.setattr(access.hmac, "compare_digest", noting)
+    monkeypatch.setattr("detent.dashboard.access.hmac.compare_digest", noting)
     rules = access.Access(token=TOKEN, viewer_token=VIEWER_TOKEN)
     for given in ("", "x", TOKEN, VIEWER_TOKEN, "x" * 10_000):
         compared.clear()
@@ -212,7 +213,7 @@ def test_a_csrf_token_of_another_session_or_of_yesterday_is_refused(
     token = rules.csrf(caller)
     assert rules.csrf_holds(caller, token)
     later = time.time() + access.SESSION_SECONDS + 3600
-    monkeypatch.setattr(access.time, "time", lambda: later)
+    monkeypatch.setattr("detent.dashboard.access.time.time", lambda: later)
     assert not rules.csrf_holds(caller, token)
 
 

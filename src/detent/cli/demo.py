@@ -28,8 +28,10 @@ from ..app.app import App
 from ..app.run import Run
 from ..kernel.rows import RunState, Step, StepState
 from .command import Command, Failure, command
+from .dashboard import DEFAULT_PORT
 from .demo_stage import Act, Curtain, Proof, Stage, View, stage_for
 from .output import console, write_json
+from .shop_window import run_shop
 
 _KILL_AFTER = len(shop.PARCELS) // 2  # things packed
 _LOOK = 0.06  # seconds between two looks at the database
@@ -55,7 +57,11 @@ _ONCE = [key for key, _ in _ACTS if key not in ("sleep", "pack")]
     help="The folder for the files.  [default: a temporary folder]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
-def demo(url: str | None, folder: Path | None, as_json: bool) -> None:
+@click.option("--dashboard", is_flag=True, help="Run a small shop and its dashboard instead, until Ctrl-C.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Its port."
+)
+def demo(url: str | None, folder: Path | None, as_json: bool, dashboard: bool, port: int) -> None:
     """Watch a workflow survive a kill -9.
 
     Starts an order and a worker, kills the worker in the middle of a step, starts another worker, and
@@ -63,6 +69,9 @@ def demo(url: str | None, folder: Path | None, as_json: bool) -> None:
     """
     home = folder.absolute() if folder is not None else Path(tempfile.mkdtemp(prefix="detent-demo-"))
     home.mkdir(parents=True, exist_ok=True)
+    if dashboard:
+        run_shop(url or f"sqlite:///{quote(str(home / 'shop.db'))}", port)
+        return
     stage = stage_for(None if as_json else console())
     director = Director(url or f"sqlite:///{quote(str(home / 'demo.db'))}", home, stage)
     try:

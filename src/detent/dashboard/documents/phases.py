@@ -15,7 +15,6 @@ from ...kernel.rows import ExecutionRow, ExecutionState, RunRow
 from ...stores.driver import Tx
 from ...stores.verbs import statistics
 from ...stores.verbs.statistics import WaitingStep
-from ..text import duration
 from .source import Document, Source
 
 ACTIVE = [
@@ -49,8 +48,7 @@ def phases(source: Source, rows: Sequence[RunRow]) -> dict[str, Document]:
 
 def _phase(row: RunRow, executions: list[ExecutionRow], waits: list[WaitingStep], now: int) -> Document:
     if row.state != "ready":
-        took = ((row.finished_at or now) - row.created_at) / 1e6
-        return _document(row.state, f"took {duration(took)}" if row.state == "finished" else "")
+        return _document(row.state, "")
     executing = [one for one in executions if one.state == ExecutionState.EXECUTING]
     if executing:
         names = sorted({one.job.removeprefix(f"{row.type}.") for one in executing})

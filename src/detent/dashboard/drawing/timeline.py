@@ -155,7 +155,9 @@ class Scale:
         at, last = self._begin, -1000.0
         while at <= self._end and step > 0:
             x = self.at(at)
-            if x - last >= WIDTH / 8 and not any(f.x - LABEL < x < f.x + f.width for f in self.folds):
+            if x - last >= WIDTH / 8 and not any(
+                f.x - LABEL < x < f.x + f.width + LABEL / 2 for f in self.folds
+            ):
                 yield Tick(round(x, 2), at - self._begin)
                 last = x
             following = at + step
