@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from functools import partial
 
 from ...app.dead_letters import count_dead
 from ...app.listing import find_runs
@@ -31,6 +30,7 @@ SAMPLE = 300  # ended runs that latencies are computed from
 BUDGET = 0.1  # seconds that one view counts old minutes
 MOST_PER_MINUTE = 1_000_000
 SHOWN = 6
+BACKLOG = 1_000  # executions of a queue that are looked at
 LETTERS = ("effect", "timer", "inbox")  # of deciders: their runs do not wait for them to begin
 LOOKED_AT = 100  # active runs in which messages are looked for that somebody must send
 
@@ -71,6 +71,7 @@ def overview(source: Source, minutes: Minutes) -> Document:
     since = engine.clock.now() - HOUR * MINUTE
     ended = engine.store.read(lambda tx: statistics.recently_ended(tx, since=since, limit=SAMPLE))
     per_minute = minutes.last_hour(source)
+    backlogs = _backlogs(source)
     counted = [one for one in per_minute if one is not None]
     return {
         "counts": counts,
@@ -80,9 +81,10 @@ def overview(source: Source, minutes: Minutes) -> Document:
         "per_second": sum(counted[-6:-1]) / 300 if len(counted) > 5 else None,
         "latency": _latency(source, ended),
         "failures": run_documents(source, find_runs(engine, "failed", {"limit": SHOWN})),
-        "attention": _attention(source, counts),
+        "attention": _attention(source, counts, backlogs),
         "workers": worker_documents(source)["workers"],
-        "backlog": _oldest_waiting(source),
+        "backlogs": backlogs,
+        "most_backlog": BACKLOG,
     }
 
 
@@ -132,17 +134,17 @@ def percentile(ordered: Sequence[float], part: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else None
 
 
-def _attention(source: Source, counts: dict[str, int]) -> list[Document]:
+def _attention(source: Source, counts: dict[str, int], backlogs: list[Document]) -> list[Document]:
     """What needs a person, the most urgent first; each with a link to it."""
     engine = source.engine
-    overdue = len(find_runs(engine, None, {"overdue": timedelta(minutes=1), "limit": SHOWN + 1}))
+    overdue = sum(one["overdue"] for one in backlogs)
     blocked = [one for one in projection_documents(source)["projections"] if one["blocked"]]
     waiting = _awaited_messages(source)
     entries = [
         _entry("dead", count_dead(engine, None), "dead letter", "deciders?dead=1"),
         _entry("failed", counts["failed"], "failed run", "runs?state=failed"),
         _entry("paused", counts["paused"], "paused run", "runs?state=paused"),
-        _entry("overdue", overdue, "overdue run", "runs?overdue=1"),
+        _entry("overdue", overdue, "overdue execution", "runs?overdue=1"),
         _entry("blocked", len(blocked), "blocked projection", "projections"),
     ]
     entries += [
@@ -180,13 +182,20 @@ def _entry(kind: str, number: int, noun: str, link: str, *, plural: str = "") ->
     }
 
 
-def _oldest_waiting(source: Source) -> Any:
-    """The run that has waited longest in a queue, of those that are overdue."""
-    rows = find_runs(source.engine, None, {"overdue": 0.0, "limit": 200})
-    items = (
-        source.engine.store.overdue([row.id for row in rows], due=source.engine.clock.now()) if rows else []
-    )
-    if not items:
-        return None
-    first = items[0]
-    return {"run": first.run_id, "node": first.node, "queue": first.queue, "since": from_micros(first.since)}
+def _backlogs(source: Source) -> list[Document]:
+    """Of each queue: how many executions may be claimed now, and since when the first of them."""
+    now, found = source.engine.clock.now(), []
+    for queue in source.engine.settings.queues:
+        rows = source.engine.store.read(partial(statistics.backlog, queue=queue, limit=BACKLOG))
+        dues = [row.since for row in rows if row.since is not None]
+        first = min(rows, key=lambda row: row.since or now, default=None)
+        found.append(
+            {
+                "queue": queue,
+                "waiting": len(rows),
+                "overdue": sum(due < now - MINUTE for due in dues),
+                "oldest": None if first is None else from_micros(first.since or now),
+                "run": None if first is None else first.run_id,
+            }
+        )
+    return found

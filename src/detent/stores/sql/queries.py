@@ -65,6 +65,7 @@ class Queries(msgspec.Struct, frozen=True):
     # Statistics
     count_state: str
     count_finished: str
+    backlog: str
     recently_ended: str
     # Retention
     expired: str
@@ -158,6 +159,13 @@ SELECT COUNT(*) FROM (
     SELECT 1 FROM detent_runs r {d.by("detent_runs_finished")}
      WHERE r.finished_at IS NOT NULL AND r.finished_at >= :since AND r.finished_at < :until
      LIMIT :most) AS bounded""",
+        # In the order of claiming, by the index that claims use.
+        backlog=f"""
+SELECT e.run_id, e.node, e.queue, e.scheduled_for
+  FROM detent_executions e {d.by("detent_executions_ready")}
+ WHERE e.state = 'ready' AND e.queue = :queue
+ ORDER BY e.precedence, e.scheduled_for, e.run_id
+ LIMIT :limit""",
         recently_ended=f"""
 SELECT r.id, r.type, r.queue, r.state, r.created_at, r.finished_at
   FROM detent_runs r {d.by("detent_runs_finished")}

@@ -37,6 +37,15 @@ class MessageRow(msgspec.Struct, frozen=True):
     consumed: int
 
 
+class Due(msgspec.Struct, frozen=True):
+    """An execution that may be claimed now."""
+
+    run_id: str
+    node: str
+    queue: str
+    since: int | None
+
+
 class Ended(msgspec.Struct, frozen=True):
     """A run that ended, without its payloads."""
 
@@ -73,6 +82,11 @@ def recently_ended(tx: Tx, *, since: int, limit: int) -> list[Ended]:
     """The runs that ended since then, latest first."""
     statement = tx.driver.adapt(tx.driver.queries.recently_ended)
     return rows_to(Ended, tx.query(statement, since=since, limit=limit))
+
+
+def backlog(tx: Tx, queue: str, *, limit: int) -> list[Due]:
+    """The executions of a queue that are claimed next."""
+    return rows_to(Due, tx.query(tx.driver.adapt(tx.driver.queries.backlog), queue=queue, limit=limit))
 
 
 def waiting_steps(tx: Tx, runs: Sequence[str]) -> list[WaitingStep]:
