@@ -117,6 +117,8 @@ class Renderer:
             "name": name_html,
         }
         self._environment.globals |= {"count": text.count, "spark": spark}
+        for name in self._environment.list_templates():  # compiled now, and not by the first who looks
+            self._environment.get_template(name)
         self._versions = {
             name: hashlib.sha256((HERE / "static" / name).read_bytes()).hexdigest()[:10] for name in STATIC
         }
