@@ -26,8 +26,9 @@ help: ## list these targets
 
 install: $(STAMP) ## make .venv with Detent and its tools, in the pinned versions
 
-demo: $(STAMP) ## see a workflow survive a crash
+demo: $(STAMP) ## see a workflow survive a crash, then a small shop in the dashboard
 	@$(BIN)/detent demo
+	@if [ -t 1 ]; then $(BIN)/detent demo --dashboard; else echo "see more: $(BIN)/detent demo --dashboard"; fi
 
 screenshots: $(STAMP) ## draw the pages of the dashboard anew, into docs/dashboard
 	@$(PYTHON) tools/servers.py browser

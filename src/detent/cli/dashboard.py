@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ from .output import console
 
 TOKEN_VARIABLE = "DETENT_DASHBOARD_TOKEN"
 DEFAULT_PORT = 8321
+_PATIENCE = timedelta(seconds=3)  # a page waits no longer for a database that is away
 
 
 @command(example="detent dashboard shop:app --port 8321")
@@ -45,6 +48,7 @@ def dashboard(app: str, host: str, port: int, token: str | None, mask: tuple[str
     if not target.definitions:
         require_file(target.app.engine.url)
     site = make_dashboard(target.app, token=token, mask=mask or None, label=label)
+    target.app.engine.adjust(patience=_PATIENCE)
     target.app.open()
     try:
         serve(site, target.app, host, port, token)
@@ -81,7 +85,8 @@ def serve(site: Any, app: App, host: str, port: int, token: str | None) -> None:
         timeout_graceful_shutdown=1,
         limit_concurrency=2_000,
     )
-    Server(config).run()
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has closed its connections
+        Server(config).run()
 
 
 def is_loopback(host: str) -> bool:

@@ -297,5 +297,6 @@ def _look_yourself(proof: Proof, curtain: Curtain) -> list[str]:
         "Inspect it yourself:",
         f"{curtain.command} show {curtain.url} {proof.order}",
         f"{curtain.command} runs {curtain.url}",
+        f"{curtain.command} dashboard {curtain.url}",
         f"cat {curtain.notes}",
     ]

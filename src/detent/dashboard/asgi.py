@@ -30,7 +30,7 @@ from .documents.source import Source
 from .feed import Feed, TooManyViewers
 from .headers import PAGE_HEADERS, answer_headers
 from .pages import PAGES, Desk, Page, View
-from .rendering import HERE, STATIC, Parts, Renderer
+from .rendering import HERE, STATIC, Links, Parts, Renderer
 
 log = logging.getLogger("detent.dashboard")
 LARGEST_BODY = 256 * 1024
@@ -141,9 +141,7 @@ class Site:
                 "(detent dashboard APP --token …) or the authentication of your application."
             )
             return self._message(request, 403, "Not here", text)
-        wanted = request.url.path.removeprefix(root_of(request)).lstrip("/")
-        target = f"{root_of(request)}/login"
-        return RedirectResponse(f"{target}?next={wanted}" if wanted.isalpha() else target, 303, PAGE_HEADERS)
+        return RedirectResponse(f"{root_of(request)}/login", 303, PAGE_HEADERS)
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         return self._message(
@@ -296,8 +294,6 @@ class Site:
         self, request: Request, action: Action, form: Mapping[str, str], done: Mapping[str, Any]
     ) -> str:
         """The page to show after an action."""
-        from .rendering import Links
-
         links = Links(root_of(request))
         if action.target in ("run", "step") or "run" in done:
             return links.run(done["run"], done=action.verb)
