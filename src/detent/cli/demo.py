@@ -31,7 +31,6 @@ from .command import Command, Failure, command
 from .dashboard import DEFAULT_PORT
 from .demo_stage import Act, Curtain, Proof, Stage, View, stage_for
 from .output import console, write_json
-from .shop_window import run_shop
 
 _KILL_AFTER = len(shop.PARCELS) // 2  # things packed
 _LOOK = 0.06  # seconds between two looks at the database
@@ -70,6 +69,8 @@ def demo(url: str | None, folder: Path | None, as_json: bool, dashboard: bool, p
     home = folder.absolute() if folder is not None else Path(tempfile.mkdtemp(prefix="detent-demo-"))
     home.mkdir(parents=True, exist_ok=True)
     if dashboard:
+        from .shop_window import run_shop  # with all that the shop includes: other commands do without
+
         run_shop(url or f"sqlite:///{quote(str(home / 'shop.db'))}", port)
         return
     stage = stage_for(None if as_json else console())
