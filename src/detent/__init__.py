@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .aio import AsyncApp, AsyncRun
     from .aio.app import AsyncStarter, AsyncWithin
     from .aio.deciders import AsyncDeadLetters, AsyncDeciders
+    from .aio.queues import AsyncQueueHandle, AsyncQueues
     from .aio.run import AsyncRuns
+    from .aio.schedules import AsyncSchedule, AsyncSchedules
     from .app.app import App, Starter, Within
     from .app.bulk import Changed
     from .app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
@@ -29,14 +31,17 @@ if TYPE_CHECKING:
         ProjectionStatus,
         ProjectionView,
     )
+    from .app.queues import QueueHandle, Queues
     from .app.run import Run, Runs
+    from .app.schedules import Schedule, Schedules
     from .app.values import Call
     from .app.views import Execution, HistoryEvent
+    from .app.waiting import WaitReason
+    from .dashboard import dashboard
     from .definitions.arrows import NodeGroup, NodeRef, Outputs
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
     from .definitions.context import Context, Cursor, LogFields, RunInfo, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, Upcaster, upcaster
-    from .dashboard import dashboard
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
     from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
@@ -52,9 +57,10 @@ if TYPE_CHECKING:
         uuid,
     )
     from .definitions.functions import Child, FunctionWorkflow, Step
-    from .definitions.graphs import Graph, Template, template
+    from .definitions.graphs import Graph
     from .definitions.node_options import PREVIOUS
     from .definitions.projections import Projection
+    from .definitions.templates import Template, template
     from .definitions.workflows import Workflow, cancel_if, job_options, on_exception, task
     from .errors import (
         AlreadyRunning,
@@ -102,8 +108,12 @@ __all__ = [
     "AsyncDeciders",
     "AsyncProjectionView",
     "AsyncProjections",
+    "AsyncQueueHandle",
+    "AsyncQueues",
     "AsyncRun",
     "AsyncRuns",
+    "AsyncSchedule",
+    "AsyncSchedules",
     "AsyncStarter",
     "AsyncTransaction",
     "AsyncView",
@@ -153,6 +163,8 @@ __all__ = [
     "ProjectionView",
     "Projections",
     "Queue",
+    "QueueHandle",
+    "Queues",
     "Rate",
     "ReceiveTimeout",
     "Recorded",
@@ -166,6 +178,8 @@ __all__ = [
     "RunNotFound",
     "RunPaused",
     "Runs",
+    "Schedule",
+    "Schedules",
     "Starter",
     "StateInfo",
     "StateMachineView",
@@ -184,6 +198,7 @@ __all__ = [
     "UnreadableEvent",
     "Upcaster",
     "View",
+    "WaitReason",
     "Within",
     "Workflow",
     "aio",
@@ -212,6 +227,11 @@ __all__ = [
 
 # Where each name lives; type checkers read the same in the imports above.
 _HOMES = {
+    "app.waiting": "WaitReason",
+    "aio.schedules": "AsyncSchedule AsyncSchedules",
+    "app.schedules": "Schedule Schedules",
+    "aio.queues": "AsyncQueueHandle AsyncQueues",
+    "app.queues": "QueueHandle Queues",
     "aio": "AsyncApp AsyncRun",
     "aio.app": "AsyncStarter AsyncWithin",
     "aio.deciders": "AsyncDeadLetters AsyncDeciders",
@@ -241,7 +261,8 @@ _HOMES = {
         "StepFailed StepNotDefined StepTimeout UnreadableEvent"
     ),
     "definitions.functions": "Child FunctionWorkflow Step",
-    "definitions.graphs": "Graph Template template",
+    "definitions.graphs": "Graph",
+    "definitions.templates": "Template template",
     "kernel.ancestry": "Broken",
     "kernel.expressions": "Expression",
     "kernel.machine": "StateInfo StateMachineView TransitionInfo",

@@ -20,7 +20,7 @@ from detent.stores.mysql.driver import MySqlListener
 from detent.stores.session_locks import KEEP_BUSY, SessionLock
 from detent.stores.sqlite.siblings import Ear, LockFiles
 from detent.stores.store import Store
-from detent.worker.heartbeat import SUSPECTED, Heartbeat
+from detent.worker.heartbeat import STEADY, SUSPECTED, Heartbeat
 from tests.conformance.builders import (
     NOW,
     SECOND,
@@ -378,6 +378,19 @@ def test_a_worker_that_shows_no_sign_of_life_for_a_while_is_dead(
     other._suspects[worker.id] = (since - SUSPECTED, lease)
     other.beat()
     assert worker.id not in {row.id for row in store.workers()}
+
+
+def test_silence_proves_nothing_shortly_after_our_own_loss_of_the_database(
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow
+) -> None:
+    """The server restarted, and this worker was the first to connect again."""
+    mine, other = heartbeats
+    other._lost_at = time.monotonic()
+    cut_off(store, mine._liveness)
+    eventually(lambda: bool(other._liveness.vacant([worker])), "others see that the sign is gone")
+    other.beat()
+    since, _ = other._suspects[worker.id]
+    assert since == other._lost_at + STEADY - SUSPECTED
 
 
 def test_the_session_of_a_sign_of_life_is_used_now_and_then(store: Store, worker: WorkerRow) -> None:

@@ -36,7 +36,7 @@ PUBLIC: dict[str, Any] = {
 }
 PLAIN_VALUES = {"detent.PREVIOUS"}
 # Public for other layers of the package, not for users: what they return is not exported.
-MACHINERY = {"engine", "row", "routine", "documented", "wire", "group"}
+MACHINERY = {"limits", "engine", "row", "routine", "documented", "wire", "group"}
 # Each pair has the same methods with the same parameters; what waits is awaited.
 TWINS = [
     (detent.App, detent.AsyncApp),
@@ -54,6 +54,8 @@ ONLY_ASYNC = {
     "AsyncApp": {"sync", "engine", "ensure_open"},  # an App has its engine as an attribute
     "AsyncTransaction": {"fetchall", "in_turn"},  # a cursor would block the loop
 }
+# In async code a value that is read from the database is awaited, so it is a method there.
+READ = {"AsyncRun": {"waiting_for"}}
 ONLY_SYNC = {
     "AsyncTransaction": {"cursor"},
     "AsyncProjections": {"waiting"},  # the looks that both forms of wait() share
@@ -149,7 +151,7 @@ def test_sync_and_async_code_have_the_same_methods(sync: type, other: type) -> N
     assert ours.keys() - theirs.keys() == ONLY_SYNC.get(other.__name__, set())
     differing = {
         name: f"{shape(ours[name])} and {shape(theirs[name])}"
-        for name in ours.keys() & theirs.keys()
+        for name in ours.keys() & theirs.keys() - READ.get(other.__name__, set())
         if shape(ours[name]) != shape(theirs[name])
     }
     assert not differing

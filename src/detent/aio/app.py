@@ -13,7 +13,7 @@ from ..app import within
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
-from ..app.schedule_control import Terminology
+from ..app.schedule_control import SCHEDULE_DEFAULTS, ScheduleKeywords
 from ..app.settings import APP_DEFAULTS, START_DEFAULTS, AppSettings, Options, StartOptions, checked_options
 from ..app.starting import START_MANY, calls_of
 from ..app.user_connections import loop_tx
@@ -202,7 +202,8 @@ class AsyncApp(AsyncStarts):
         """Read models of events; see `App.projections`."""
         return AsyncProjections(self.engine)
 
-    def schedule(self, name: str, definition: Any, **terms: Unpack[Terminology]) -> None:
+    @shows(ScheduleKeywords, defaults=SCHEDULE_DEFAULTS)
+    def schedule(self, name: str, definition: Any, **terms: Unpack[ScheduleKeywords]) -> None:
         """Declare a schedule in the code; see `App.schedule`."""
         self._sync.schedule(name, definition, **terms)
 

@@ -10,7 +10,10 @@ from .threads import in_thread
 
 
 class AsyncQueues:
-    """`app.queues`; see `App.queues`."""
+    """`app.queues` for asyncio; see `App.queues`.
+
+    await app.queues["mail"].pause("the provider is down")
+    """
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues

@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 
 from ..app import schedule_control as verbs
 from ..app.engine import Engine
-from ..app.schedule_control import ScheduleFacts, Terminology
+from ..app.schedule_control import ScheduleFacts, ScheduleKeywords
 from ..app.views import HistoryEvent
 from ..kernel.schedules import ScheduleRow
 from .run import AsyncRun
@@ -57,7 +57,11 @@ class AsyncSchedule(ScheduleFacts):
 
 
 class AsyncSchedules:
-    """`app.schedules`: `await app.schedules.get(name)`, `async for schedule in app.schedules`."""
+    """`app.schedules` for asyncio; see `App.schedules`.
+
+    schedule = await app.schedules.get("nightly-report")
+    await schedule.pause()
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -74,7 +78,7 @@ class AsyncSchedules:
         for row in await in_thread(lambda: list(verbs.walk(self._engine))):
             yield AsyncSchedule(self._engine, row)
 
-    async def create(self, name: str, definition: Any, **terms: Unpack[Terminology]) -> AsyncSchedule:
+    async def create(self, name: str, definition: Any, **terms: Unpack[ScheduleKeywords]) -> AsyncSchedule:
         """Make a schedule at run time; see `detent.schedules.Schedules.create`."""
         one = verbs.declaration("app.schedules.create()", self._engine, name, definition, **terms)
         return AsyncSchedule(self._engine, await in_thread(lambda: verbs.create(self._engine, one)))

@@ -13,7 +13,8 @@ from ..app.starters import FourOrMore, WrapsWorkflow
 from ..definitions.context import Context
 from ..definitions.deciders import Decider
 from ..definitions.functions import FunctionWorkflow
-from ..definitions.graphs import Graph, Template
+from ..definitions.graphs import Graph
+from ..definitions.templates import Template
 from ..definitions.workflows import Workflow
 from .run import AsyncRun
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ..definitions.blueprint import Blueprint
 from ..definitions.functions import FunctionWorkflow
-from ..definitions.graphs import Template
+from ..definitions.templates import Template
 from ..errors import UnknownDefinition
 from ..execution.calls import decode_call
 from ..execution.fields import decode_fields

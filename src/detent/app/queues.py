@@ -55,7 +55,10 @@ class QueueStatus:
 
 
 class Queues:
-    """`app.queues`: by name, or all in the order of their declaration."""
+    """`app.queues`: by name, or all in the order of their declaration.
+
+    app.queues["mail"].pause("the provider is down")
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -80,7 +83,11 @@ class Queues:
 
 
 class QueueHandle:
-    """One queue; every attribute is read when it is asked for."""
+    """One queue; every attribute is read from the database when you use it.
+
+    mail = app.queues["mail"]
+    mail.set(concurrency=10)
+    """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine

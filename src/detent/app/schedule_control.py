@@ -30,6 +30,7 @@ from ..execution.new_runs import Terms, begin
 from ..kernel import schedules as rules
 from ..kernel.rows import Attribute, RunRow
 from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, Timing
+from ..keywords import defaults_of_parameters
 from ..serialization.codec import Codec
 from ..stores.verbs.schedules import history_of
 from .engine import Engine
@@ -47,7 +48,7 @@ Overlap = Literal["allow", "skip", "queue", "cancel"]
 CatchUp = Literal["latest", "all", "none"]
 
 
-class Terminology(TypedDict, total=False):
+class ScheduleKeywords(TypedDict, total=False):
     """The keywords of `app.schedule` and `app.schedules.create`."""
 
     args: Sequence[Any]
@@ -117,6 +118,9 @@ def declaration(
     return Declaration(
         name=name, job=startable.name, input=text, plain_input=plain, timing=timing, terms=terms
     )
+
+
+SCHEDULE_DEFAULTS = defaults_of_parameters(declaration)
 
 
 def check_schedule_name(where: str, name: Any) -> str:

@@ -10,7 +10,7 @@ from ..kernel.schedules import ScheduleRow
 from . import schedule_control as verbs
 from .engine import Engine
 from .run import Run
-from .schedule_control import ScheduleFacts, Terminology
+from .schedule_control import ScheduleFacts, ScheduleKeywords
 from .views import HistoryEvent
 
 
@@ -72,7 +72,10 @@ class Schedule(ScheduleFacts):
 
 
 class Schedules:
-    """`app.schedules`: all schedules of the database, by name."""
+    """`app.schedules`: all schedules of the database, by name.
+
+    app.schedules["nightly-report"].pause()
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -85,7 +88,7 @@ class Schedules:
         for row in verbs.walk(self._engine):
             yield Schedule(self._engine, row)
 
-    def create(self, name: str, definition: Any, **terms: Unpack[Terminology]) -> Schedule:
+    def create(self, name: str, definition: Any, **terms: Unpack[ScheduleKeywords]) -> Schedule:
         """Make a schedule at run time; the keywords are those of `app.schedule`.
 
         The same schedule twice is one.  Another one of that name is `ScheduleConflict`.

@@ -14,7 +14,8 @@ from ..definitions.blueprint import Blueprint
 from ..definitions.context import current_frame, current_step
 from ..definitions.deciders import DeciderPlan, is_decider
 from ..definitions.functions import FunctionWorkflow, Step
-from ..definitions.graphs import Graph, Template, plan_of
+from ..definitions.graphs import Graph, plan_of
+from ..definitions.templates import Template
 from ..errors import ConfigurationError, DefinitionError, PayloadError, UnknownDefinition, UnknownQueue
 from ..execution.new_runs import Startable, Terms, begin
 from ..execution.registry import Registry

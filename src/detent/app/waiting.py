@@ -44,7 +44,10 @@ HELD = {  # why a queue holds an execution, in the words of a WaitReason
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
-    """One thing that a run waits for.  As text: `the message 'approval', until 2030-01-01T12:00:00Z`.
+    """One thing that a run waits for.
+
+        for reason in run.waiting_for:
+            print(reason)  # the message 'approval', until 2030-01-01T12:00:00Z
 
     `kind` is `message`, `timer`, `retry`, `child`, `steps`, `run`, `resume` (it is paused), `worker` (none
     is alive), `queue` (no worker takes from it), `job` (no worker knows it), `paused` (the queue is),

@@ -7,13 +7,11 @@ name and looked up in the app; they are never imported.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
-from typing import Any, Concatenate, Generic, ParamSpec, Unpack
+from typing import Any, ParamSpec, Unpack
 
 from ..clock import span_micros
 from ..errors import DefinitionError, InvalidOption
@@ -30,7 +28,7 @@ from .blueprint import Blueprint, blueprint
 from .functions import Definition, FunctionWorkflow, Step
 from .node_options import JOB_DEFAULTS, UNSET, JobKeywords, NodeAction, listed
 
-__all__ = ["Graph", "NodeGroup", "NodeRef", "Template", "job_name", "plan_of", "template"]
+__all__ = ["Graph", "NodeGroup", "NodeRef", "job_name", "plan_of"]
 
 P = ParamSpec("P")
 # What is written down of a node and stored in another form, or not at all.
@@ -438,7 +436,7 @@ class Graph:
         if plan is not None:
             plan.graph  # noqa: B018 - it says if there is none
             plan.checked_fields(given)
-        elif isinstance(job, Template):
+        elif isinstance(job, Definition) and job.kind == "template":
             job.check_arguments((), dict(given))
         elif isinstance(job, Step | FunctionWorkflow):
             if job.kind == "step" and job.is_method:  # type: ignore[union-attr]
@@ -552,55 +550,3 @@ def plan_of(definition: Any) -> Blueprint | None:
 def job_name(job: Any) -> str:
     plan = plan_of(job)
     return plan.name if plan is not None else str(job.name)
-
-
-class Template(Definition[P, None], Generic[P]):
-    """A graph with parameters: `app.start(month_end, user_id=7)` builds and freezes it.
-
-    run = app.start(month_end, user_id=7)
-    """
-
-    kind = "template"
-
-    def __init__(self, function: Callable[Concatenate[Graph, P], None], name: str | None = None) -> None:
-        super().__init__(function, name)  # type: ignore[arg-type]
-        if self.is_async:
-            raise self._error("is async; a template only builds a graph, so it must be a def")
-        if not self._parameters:
-            raise self._error("needs a first parameter, the graph")
-        self.queue: str | None = None
-        self.priority: int | None = None
-        self._parameters_checked = True  # they are used at once; what is stored of them is only shown
-
-    @property
-    def _stored(self) -> list[str]:
-        return []
-
-    @cached_property
-    def given_by_engine(self) -> int:
-        return 1
-
-    @cached_property
-    def wants_context(self) -> bool:
-        return False
-
-    def build(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-        """The graph for these arguments."""
-        g = Graph(self.name)
-        function: Callable[..., Any] = self.function
-        made = function(g, *args, **kwargs)
-        if inspect.isawaitable(made) or made is not None:
-            raise self._error(
-                "returned a value; a template adds nodes to the graph that it gets, and returns None"
-            )
-        return g
-
-
-def template(function: Callable[Concatenate[Graph, P], None]) -> Template[P]:
-    """Make a function a template: a graph with parameters.
-
-    @detent.template
-    def month_end(g, user_id: int) -> None:
-        g.node("close", job=close_books, args={"user_id": user_id})
-    """
-    return Template(function)

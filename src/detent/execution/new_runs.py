@@ -11,7 +11,8 @@ import msgspec
 from ..clock import from_micros
 from ..definitions.blueprint import Blueprint
 from ..definitions.functions import Definition, FunctionWorkflow
-from ..definitions.graphs import Graph, Template
+from ..definitions.graphs import Graph
+from ..definitions.templates import Template
 from ..errors import UnknownQueue
 from ..kernel.advance import Advance, RunGraph
 from ..kernel.advance import Record as Recorded

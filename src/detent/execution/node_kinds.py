@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..definitions.blueprint import Blueprint
 from ..definitions.functions import FunctionWorkflow, Step
-from ..definitions.graphs import Template
+from ..definitions.templates import Template
 from ..errors import UnknownDefinition
 from ..kernel import rows
 from ..kernel.graph import AWAIT_JOB

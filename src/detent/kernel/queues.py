@@ -34,7 +34,9 @@ QUEUE = "Queue()"
 
 @dataclass(frozen=True, slots=True, init=False)
 class Rate:
-    """At most `count` begin in every window of the length `per`: `Rate(100, per=timedelta(minutes=1))`.
+    """At most `count` begin in every window of the length `per`.
+
+        Queue("mail", rate=Rate(100, per=timedelta(minutes=1)))
 
     The window slides: there is no moment at which a counter starts again from zero.
     """
@@ -53,7 +55,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Queue:
-    """A queue of an app, with its limits: `App(url, queues=[Queue("mail", concurrency=50)])`.
+    """A queue of an app, with its limits.
+
+        app = detent.App(url, queues=[Queue("mail", concurrency=50, rate=Rate(100, per=60))])
+        app.options(queue="mail", key="customer-7").start(welcome, 42)
 
     `concurrency` limits how many execute at a time over all workers, `per_worker` in one worker,
     `key_concurrency` for one key.  `rate` and `key_rate` limit how many begin.  With `fair` the keys

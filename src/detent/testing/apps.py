@@ -11,6 +11,7 @@ from ..app.app import App, Starter
 from ..app.engine import Engine
 from ..app.includes import collect
 from ..app.run import Run
+from ..app.schedule_control import SCHEDULE_DEFAULTS, ScheduleKeywords
 from ..app.settings import START_DEFAULTS, CommonSettings, StartOptions, checked_options, checked_settings
 from ..definitions.blueprint import Blueprint
 from ..definitions.deciders import Decider, is_decider
@@ -81,7 +82,8 @@ class TestingApp(App):
         """How the next run is started; see `App.options`."""
         return _Including(self, checked_options(options))
 
-    def schedule(self, name: str, definition: Any, **terms: Any) -> None:
+    @shows(ScheduleKeywords, defaults=SCHEDULE_DEFAULTS)
+    def schedule(self, name: str, definition: Any, **terms: Unpack[ScheduleKeywords]) -> None:
         """Declare a schedule; see `App.schedule`."""
         self._include(definition)
         super().schedule(name, definition, **terms)

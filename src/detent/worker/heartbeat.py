@@ -22,6 +22,9 @@ BEAT = 1.4  # seconds
 # A worker that lost only its lock session shows itself again by its next beat.  So one is dead when all
 # looks during this time say so, and its lease was not renewed meanwhile.
 SUSPECTED = 1.5 * BEAT
+# After a restart of the database every worker has to connect again, and a busy machine is slow at that.  For
+# so many seconds after we lost the database ourselves, silence proves nothing; an expired lease does.
+STEADY = 10.0
 RETRY = 0.25  # seconds between two tries to reach a lost database
 
 
@@ -57,6 +60,7 @@ class Heartbeat:
         self._liveness = store.driver.liveness()
         self._suspects: dict[str, tuple[float, int]] = {}  # since when, and until when its lease ran then
         self._renewed = 0.0
+        self._lost_at = float("-inf")  # when we last lost the database
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="detent-heartbeat", daemon=True)
 
@@ -91,6 +95,7 @@ class Heartbeat:
                     log.warning("worker %s: the database is unavailable (%s)", self._worker.id, error)
                 # Whoever lost the database with us needs a moment to show himself again.
                 self._suspects.clear()
+                self._lost_at = time.monotonic()
                 self._liveness.doubt()
                 self._on_doubt()
                 wait = RETRY
@@ -153,8 +158,11 @@ class Heartbeat:
         silent = self._liveness.vacant(unseen) if unseen else set()
         expired = {other.id for other in others if other.lease_until < reading.now}
         now, leases = time.monotonic(), {other.id: other.lease_until for other in others}
+        since = max(now, self._lost_at + STEADY - SUSPECTED)
         self._suspects = {
-            id: self._suspects[id] if self._suspects.get(id, (0.0, 0))[1] == leases[id] else (now, leases[id])
+            id: self._suspects[id]
+            if self._suspects.get(id, (0.0, 0))[1] == leases[id]
+            else (since, leases[id])
             for id in silent
         }
         dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED} | expired

@@ -14,6 +14,24 @@ from ..execution.workflow_frames import Frame
 from ..kernel.operations import Settle
 from ..kernel.rows import Claimed, Step
 from ..kernel.settle import LETTERS, Ending, Outcome, settle
+from ..stores.store import Store
+
+SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
+
+
+def journals_of(store: Store, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
+    """The recorded steps of runs that were delivered before, or that are forks."""
+    known = sorted({item.run_id for item in claimed if item.deliveries > 1 or item.forked_from})
+    return store.journal(known) if known else {}
+
+
+def show_long_steps(works: Sequence[Frame | Work], now: int) -> None:
+    """Make steps visible that have been running for a while."""
+    for frame in works:
+        if isinstance(frame, Frame):
+            for key, (_, started) in list(frame.running.items()):
+                if now - started >= SHOW_AFTER:
+                    frame.show(key)
 
 
 def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame | Work:

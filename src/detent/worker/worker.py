@@ -27,7 +27,7 @@ from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, 
 from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
-from .kinds import broken_off, work_of
+from .kinds import broken_off, journals_of, show_long_steps, work_of
 from .limits import LimitedQueues
 from .projector import Projector
 from .registration import new_row
@@ -36,7 +36,6 @@ from .scheduler import Duties, Scheduler
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
-SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
 FORGOTTEN_AFTER = 60.0  # seconds: a lease that was not delivered by then will not be
 GATHER = 0.002  # seconds to let more slots come free before the next claim, when work is plenty
 
@@ -470,7 +469,7 @@ class Worker:
         try:
             store = self._services.store
             claimed = store.claim_overdue(self.id, queues=queues, jobs=jobs, token=token, now=now)
-            journals = self._journals(claimed)
+            journals = journals_of(self._services.store, claimed)
         except BaseException:
             claimed = []
             self._doubt, self._next_deadline = True, now
@@ -497,7 +496,7 @@ class Worker:
             random.shuffle(self._queues)  # none of them starves
             claimed = self.limited.claim(self.id, self._queues, tokens, self._works, self._claim_from)
             self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
-            journals = self._journals(claimed)
+            journals = journals_of(self._services.store, claimed)
         except BaseException:
             claimed = []
             self._doubt = True
@@ -533,11 +532,6 @@ class Worker:
                 self._doubt = True
                 raise
 
-    def _journals(self, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
-        """What was recorded of those that do not begin just now."""
-        known = sorted({item.run_id for item in claimed if item.deliveries > 1 or item.forked_from})
-        return self._services.store.journal(known) if known else {}
-
     # From the heartbeat
 
     def _look(self) -> HeartbeatReading:
@@ -552,7 +546,9 @@ class Worker:
         self.limited.learn(reading.limited)
         for run_id, state in reading.interrupted:
             self.tell(run_id, state)
-        self._show_long_steps()
+        with self._guard:
+            works = self._works()
+        show_long_steps(works, self._services.clock.now())
         self.projector.note_head(reading.head)
         self.scheduler.note_due(reading.next_schedule)
         self._next_due = reading.next_due
@@ -577,15 +573,6 @@ class Worker:
             running = self._works()
         for work in running:
             work.told(state)
-
-    def _show_long_steps(self) -> None:
-        now = self._services.clock.now()
-        with self._guard:
-            frames = [work for work in self._works() if isinstance(work, Frame)]
-        for frame in frames:
-            for key, (_, started) in list(frame.running.items()):
-                if now - started >= SHOW_AFTER:
-                    frame.show(key)
 
     def _rescued(self, worker: str, executions: list[NewExecution]) -> None:
         self._reports.down(worker, "dead", len(executions))

@@ -185,7 +185,7 @@ def _entry(kind: str, number: int, noun: str, link: str, *, plural: str = "") ->
 def _backlogs(source: Source) -> list[Document]:
     """Of each queue: how many executions may be claimed now, and since when the first of them."""
     now, found = source.engine.clock.now(), []
-    for queue in source.engine.settings.queues:
+    for queue in source.engine.settings.queue_names:
         rows = source.engine.store.read(partial(statistics.backlog, queue=queue, limit=BACKLOG))
         dues = [row.since for row in rows if row.since is not None]
         first = min(rows, key=lambda row: row.since or now, default=None)
