@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         ProjectionStatus,
         ProjectionView,
     )
-    from .app.queues import QueueHandle, Queues
+    from .app.queues import QueueHandle, Queues, QueueStatus
     from .app.run import Run, Runs
     from .app.schedules import Schedule, Schedules
     from .app.values import Call
@@ -164,6 +164,7 @@ __all__ = [
     "Projections",
     "Queue",
     "QueueHandle",
+    "QueueStatus",
     "Queues",
     "Rate",
     "ReceiveTimeout",
@@ -231,7 +232,7 @@ _HOMES = {
     "aio.schedules": "AsyncSchedule AsyncSchedules",
     "app.schedules": "Schedule Schedules",
     "aio.queues": "AsyncQueueHandle AsyncQueues",
-    "app.queues": "QueueHandle Queues",
+    "app.queues": "QueueHandle QueueStatus Queues",
     "aio": "AsyncApp AsyncRun",
     "aio.app": "AsyncStarter AsyncWithin",
     "aio.deciders": "AsyncDeadLetters AsyncDeciders",

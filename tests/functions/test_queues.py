@@ -296,7 +296,7 @@ def test_bad_limits_and_keys_are_refused(apps: Apps) -> None:
     with pytest.raises(UnknownQueue):
         app.queues["nowhere"].pause()
     with pytest.raises(InvalidArgument, match="concurency"):
-        app.queues["llm"].set(concurency=1)
+        app.queues["llm"].set(concurency=1)  # type: ignore[call-arg]
     with pytest.raises(InvalidArgument, match="concurrency"):
         app.queues["llm"].set(concurrency=0)
     for key in ("", "x" * 201, 7, "a\x7f"):

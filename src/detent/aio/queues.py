@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from ..app.queues import QueueHandle, Queues, QueueStatus
+from ..kernel.queues import LIMIT_DEFAULTS, LimitKeywords
+from ..keywords import shows
 from .threads import in_thread
 
 
@@ -28,7 +30,10 @@ class AsyncQueues:
 
 
 class AsyncQueueHandle:
-    """One queue; see `QueueHandle`."""
+    """One queue; see `detent.QueueHandle`.
+
+    await app.queues["mail"].set(concurrency=10)
+    """
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues = queues
@@ -53,7 +58,8 @@ class AsyncQueueHandle:
         """Let executions begin again."""
         await in_thread(lambda: self._found().resume())
 
-    async def set(self, **limits: Any) -> None:
+    @shows(LimitKeywords, defaults=LIMIT_DEFAULTS)
+    async def set(self, **limits: Unpack[LimitKeywords]) -> None:
         """Change limits; None removes one.  The keywords are those of `Queue`."""
         await in_thread(lambda: self._found().set(**limits))
 

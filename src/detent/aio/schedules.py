@@ -16,36 +16,48 @@ from .threads import in_thread
 
 
 class AsyncSchedule(ScheduleFacts):
-    """One schedule: `await app.schedules.get("nightly-report")`; see `detent.Schedule`."""
+    """One schedule; see `detent.Schedule`.
+
+    schedule = await app.schedules.get("nightly-report")
+    print(await schedule.next(3))
+    """
 
     def __init__(self, engine: Engine, row: ScheduleRow) -> None:
         self._engine = engine
         self._row = row
 
     async def refresh(self) -> Self:
+        """See `Schedule.refresh`."""
         self._row = await in_thread(lambda: verbs.find(self._engine, self.name))
         return self
 
     async def pause(self, *, reason: str | None = None) -> None:
+        """See `Schedule.pause`."""
         self._row = await in_thread(lambda: verbs.pause(self._engine, self.name, reason))
 
     async def resume(self) -> None:
+        """See `Schedule.resume`."""
         self._row = await in_thread(lambda: verbs.resume(self._engine, self.name))
 
     async def trigger(self) -> AsyncRun[Any]:
+        """See `Schedule.trigger`."""
         return AsyncRun(self._engine, await in_thread(lambda: verbs.trigger(self._engine, self.name)))
 
     async def backfill(self, start: datetime, end: datetime) -> list[AsyncRun[Any]]:
+        """See `Schedule.backfill`."""
         rows = await in_thread(lambda: verbs.backfill(self._engine, self.name, start, end))
         return [AsyncRun(self._engine, row) for row in rows]
 
     async def next(self, count: int = 1) -> list[datetime]:
+        """See `Schedule.next`."""
         return (await self.refresh()).upcoming(count)
 
     async def delete(self) -> None:
+        """See `Schedule.delete`."""
         await in_thread(lambda: verbs.delete(self._engine, self.name))
 
     async def last_run(self) -> AsyncRun[Any] | None:
+        """See `Schedule.last_run`."""
         run = (await self.refresh()).last_run_id
         if run is None:
             return None
@@ -53,6 +65,7 @@ class AsyncSchedule(ScheduleFacts):
         return None if row is None else AsyncRun(self._engine, row)
 
     async def history(self) -> list[HistoryEvent]:
+        """See `Schedule.history`."""
         return await in_thread(self._history)
 
 

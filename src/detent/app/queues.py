@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -21,7 +21,17 @@ from ..arguments import check_reason, refuse_unknown
 from ..clock import from_micros
 from ..errors import UnknownQueue
 from ..kernel.admission import Refusal
-from ..kernel.queues import LIMITS, NO_LIMITS, Configured, checked_limits, shown, stored
+from ..kernel.queues import (
+    LIMIT_DEFAULTS,
+    LIMITS,
+    NO_LIMITS,
+    Configured,
+    LimitKeywords,
+    checked_limits,
+    shown,
+    stored,
+)
+from ..keywords import shows
 from ..stores.verbs.queue_verbs import WAITING_COUNTED
 from .engine import Engine
 
@@ -29,6 +39,9 @@ from .engine import Engine
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """A queue at one moment.
+
+        status = app.queues["mail"].status()
+        print(status.limits, status.waiting)
 
     `limits` apply; `declared` is what the code says; `changed` names the limits that an operator has set.
     `waiting` counts what could begin if no limit held it, up to 10,000; `executing` is by key, and the empty
@@ -46,6 +59,7 @@ class QueueStatus:
 
     @property
     def paused(self) -> bool:
+        """Whether an operator has paused it."""
         return self.paused_at is not None
 
     @property
@@ -117,6 +131,7 @@ class QueueHandle:
 
     @property
     def paused(self) -> bool:
+        """Whether an operator has paused it."""
         return self._configured().paused_at is not None
 
     @property
@@ -144,7 +159,8 @@ class QueueHandle:
         """Let executions begin again; twice does nothing."""
         self._change(lambda queue: replace(queue, paused_at=None, reason=None))
 
-    def set(self, **limits: Any) -> None:
+    @shows(LimitKeywords, defaults=LIMIT_DEFAULTS)
+    def set(self, **limits: Unpack[LimitKeywords]) -> None:
         """Change limits; None removes one.  They apply until the code declares another value.
 
         The keywords are those of `Queue`.

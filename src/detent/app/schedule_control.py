@@ -314,6 +314,7 @@ class ScheduleFacts:
 
     @property
     def name(self) -> str:
+        """The name under which it is stored."""
         return self._row.name
 
     @property
@@ -338,27 +339,33 @@ class ScheduleFacts:
 
     @property
     def cron(self) -> str | None:
+        """The cron expression, if it has one."""
         return self._row.when.cron
 
     @property
     def every(self) -> timedelta | None:
+        """The interval, if it has one."""
         micros = self._row.when.every
         return None if micros is None else timedelta(microseconds=micros)
 
     @property
     def tz(self) -> str:
+        """The time zone of the cron expression."""
         return self._row.when.tz
 
     @property
     def jitter(self) -> timedelta:
+        """The longest random delay of a firing."""
         return timedelta(microseconds=self._row.when.jitter)
 
     @property
     def overlap(self) -> str:
+        """What happens if the last run has not ended: `allow`, `skip`, `queue` or `cancel`."""
         return self._row.when.overlap
 
     @property
     def catch_up(self) -> str:
+        """What happens to firings that were missed: `latest`, `all` or `none`."""
         return self._row.when.catch_up
 
     @property
@@ -388,6 +395,7 @@ class ScheduleFacts:
 
     @property
     def last_scheduled_for(self) -> datetime | None:
+        """The time for which it fired last."""
         return None if self._row.last_for is None else from_micros(self._row.last_for)
 
     @property

@@ -15,9 +15,10 @@ from .views import HistoryEvent
 
 
 class Schedule(ScheduleFacts):
-    """One schedule: `app.schedules["nightly-report"]`.
+    """One schedule; its attributes are those of the last `refresh()`, and its verbs refresh it.
 
-    What it knows is as of the last `refresh()`; its verbs refresh it.
+    schedule = app.schedules["nightly-report"]
+    print(schedule.state, schedule.next(3))
     """
 
     def __init__(self, engine: Engine, row: ScheduleRow) -> None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -217,7 +217,7 @@ class Site:
         except TooManyViewers:
             return Response("too many viewers", 503, PAGE_HEADERS)
 
-        async def body() -> Any:
+        async def body() -> AsyncIterator[Any]:
             yield first
             async for message in stream:
                 yield message

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -138,8 +138,7 @@ def check_key_option(where: str, key: Any) -> KeyOption:
     """The key of a step: a text, or a function of its arguments."""
     if key is not None and not callable(key):
         check_queue_key(where, key, error=InvalidOption)
-    found: KeyOption = key
-    return found
+    return cast(KeyOption, key)
 
 
 def made(cls: type[T]) -> T:

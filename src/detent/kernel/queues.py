@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -104,6 +104,21 @@ class Queue:
     def limits(self) -> Limits:
         """The limits, as they are stored."""
         return Limits(**stored({name: getattr(self, name) for name in LIMITS}))
+
+
+class LimitKeywords(TypedDict, total=False):
+    """The keywords of `queue.set(...)`."""
+
+    concurrency: int | None
+    per_worker: int | None
+    key_concurrency: int | None
+    rate: Rate | None
+    key_rate: Rate | None
+    fair: bool
+    aging: timedelta | float | None
+
+
+LIMIT_DEFAULTS: dict[str, Any] = {**dict.fromkeys(LimitKeywords.__annotations__), "fair": False}
 
 
 def checked_limits(

@@ -49,7 +49,7 @@ class Duties(Protocol):
         """The start of the run of one firing."""
         ...
 
-    def canceled(self, runs: Sequence[str]) -> None:
+    def canceled(self, runs: Sequence[str], /) -> None:
         """These runs were canceled because a later firing replaces them."""
         ...
 
