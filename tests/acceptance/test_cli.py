@@ -422,7 +422,7 @@ def test_json_has_the_keys_that_are_promised(shell: Shell) -> None:
     [run] = shell.json("runs", shell.url)
     assert list(run) == RUN_KEYS
     whole = shell.json("show", shell.url, "bad")
-    assert list(whole) == [*RUN_KEYS, "executions", "history"]
+    assert list(whole) == [*RUN_KEYS, "waiting_for", "executions", "history"]
     assert [list(item) for item in whole["executions"]] == [EXECUTION_KEYS, EXECUTION_KEYS]
     assert list(whole["error"]) == ["type", "message", "traceback"]
     assert [list(item) for item in shell.json("history", shell.url, "bad")] == [

@@ -231,9 +231,9 @@ def test_a_small_packet_limit_of_the_server_is_respected(
     assert max(sent) < 1_000_000
     before = everything(store)
     small, large = new_step("a", "small"), new_step("a", "large", result=f'"{"x" * 1_000_000}"')
-    with pytest.raises(PacketTooLarge, match="the result of step 'large' of run a takes"):
+    with pytest.raises(PacketTooLarge, match="the result of step 'large' of run a has"):
         store.apply([recording(main, small, large)])
-    with pytest.raises(PacketTooLarge, match="the value of message 'paid' to run a takes"):
+    with pytest.raises(PacketTooLarge, match="the value of message 'paid' to run a has"):
         store.apply([message("a", value=f'"{"x" * 1_000_000}"')])
     assert everything(store) == before
 
@@ -269,8 +269,8 @@ def test_an_unknown_scheme_is_named() -> None:
 @pytest.mark.parametrize(
     ("module", "driver", "url", "extra"),
     [
-        (detent.stores.postgres, "psycopg", "postgresql://u@h/x", "postgres"),
-        (detent.stores.mysql, "pymysql", "mysql://u@h/x", "mysql"),
+        (detent.stores.postgres.driver, "psycopg", "postgresql://u@h/x", "postgres"),
+        (detent.stores.mysql.driver, "pymysql", "mysql://u@h/x", "mysql"),
     ],
 )
 def test_a_missing_driver_names_the_extra_to_install(

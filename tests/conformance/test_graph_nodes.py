@@ -214,6 +214,19 @@ def test_a_wait_and_the_end_at_the_same_moment_never_miss_each_other(
     assert execution(store, node="w").state == "ready"
 
 
+@pytest.mark.parametrize("first", ["the wait", "the end"])
+def test_a_wait_and_the_end_in_one_commit_never_miss_each_other(store: Store, first: str) -> None:
+    graph = waiting()
+    enlist(store, "w1")
+    one(store, start("target"))
+    [target] = claim(store)
+    begin(store, graph)
+    w, _ = take(store, "w", "other")
+    wait, end = parking(w, for_run("target")), settling(target)
+    store.apply([wait, end] if first == "the wait" else [end, wait])
+    assert execution(store, node="w").state == "ready"
+
+
 def test_two_nodes_wait_for_one_run_and_one_node_of_two_runs(store: Store) -> None:
     graph = graph_of(w=Node(name="", kind=RUN, run="target"), x=Node(name="", kind=RUN, run="target"))
     enlist(store, "w1")

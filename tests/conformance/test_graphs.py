@@ -307,7 +307,7 @@ def test_a_dead_end_pauses_the_run_with_that_error(store: Store) -> None:
     finish(store, graph, "a", result="0")
     run = store.run("run")
     assert (run.state, states(store)["w"]) == ("paused", "failed")
-    assert "leads nowhere" in (run.error or "")
+    assert "is a dead end" in (run.error or "")
     assert events(store).count("paused") == 1
 
 

@@ -27,7 +27,7 @@ CSS = (Path(rendering.__file__).parent / "static" / "detent.css").read_text()
 Visit = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:

@@ -10,8 +10,7 @@ import pytest
 import detent
 from detent import AsyncApp, Retry, Workflow, aio, step, workflow
 from detent.definitions.context import frame_var, step_var
-from detent.testing import TestingApp, crash_everywhere
-from detent.testing import crash_everywhere as crashes
+from detent.testing import TestingApp, crash_everywhere, crashes
 from tests.deciders.orders import AT_ONCE, Fail, Log, Mail, Say, Undecidable, letters, log, sql, texts
 from tests.functions.world import Apps, Gate, crash, eventually, result
 

@@ -204,10 +204,13 @@ def test_a_run_without_attributes_costs_no_statement_more(apps: Apps, monkeypatc
 
     monkeypatch.setattr(Tx, "send", listen)
     app.start(double, 1)
-    assert len(said) == 2
+    plain = len(said)
+    assert plain == (
+        0 if app.engine.store.dialect == "postgres" else 2
+    )  # one statement, which is not sent apart
     assert not any("attributes (" in statement for statement in said)
     app.options(attributes={"a": 1}).start(double, 1)
-    assert len(said) == 5
+    assert len(said) == plain + 3
 
 
 class Colour(str, Enum):  # noqa: UP042  (str() of these is not their value)

@@ -18,7 +18,7 @@ from detent.execution.registry import Registry
 from detent.replay import replayer
 from detent.serialization.codec import Codec
 from detent.testing import TestingApp
-from detent.testing.crash_everywhere import _Trial
+from detent.testing.crashes import _Trial
 from tests.kit.recording import Prefixes, broken, child, double, work
 
 Program = list[Any]

@@ -168,11 +168,6 @@ BROKEN: dict[str, tuple[list[Any], Faults, str]] = {
         LOST_ANSWERS,
         "the ledger of|runs again",
     ),
-    "a caller that has left may become the leader": (
-        [mock.patch.object(Entry, "waits", property(lambda self: self._signal is not None))],
-        Faults(error=0.2, interrupt=8.0, preempt=0.1),
-        "did not finish|caused",
-    ),
     "a loop whose thread could not be started is kept": (
         [mock.patch.object(Loop, "get", loop_without_a_thread)],
         Faults(no_thread=0.3),

@@ -9,7 +9,7 @@ def test_fulfil(detent_app):
 from ..kernel.drift import Difference, Replay
 from .apps import TestingApp
 from .clock import ManualClock
-from .crash_everywhere import WorkflowNotCrashSafe, crash_everywhere
+from .crashes import WorkflowNotCrashSafe, crash_everywhere
 from .deciders import Story, given
 from .differences import DecidedOtherwise
 from .effects import EffectRecorder, record_effects

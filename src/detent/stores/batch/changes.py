@@ -7,6 +7,7 @@ at unique keys and in MySQL's gaps, two transactions then wait in one direction.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -105,6 +106,10 @@ def end_run(run_id: str, end: RunEnd, now: int, changes: Changes) -> None:
         )
 
 
+def _is_over(ended: Mapping[str, Any] | None) -> bool:
+    return ended is not None and RunState(ended["state"]).final
+
+
 def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     """Write it all; return whether a run was woken, and which children were canceled along with a run."""
     sql = tx.sql
@@ -142,6 +147,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         send(tx, sql.graphs.insert_waits, changes.waits)
         targets = sorted({wait["target"] for wait in changes.waits})
         tx.send(sql.graphs.await_runs, rows=batch([{"id": run} for run in targets]))
+        # A run that ends in this batch did not know yet that it is waited for.
+        changes.over.update(run for run in targets if _is_over(changes.ended_runs.get(run)))
     for run in sorted(changes.held):
         tx.send(sql.hold, id=run)
     for run in sorted(changes.finished):

@@ -77,11 +77,11 @@ def start(dialect: PostgresDialect) -> str:
     processes unless the payload is empty.  Columns that are not named here get their defaults.
     """
     return named_to_pyformat(f"""
-WITH liveness AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+WITH alive AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
      x AS MATERIALIZED (
 SELECT x.*, CASE WHEN x.token IS NOT NULL THEN 1 ELSE 0 END AS leased
   FROM {dialect.rows(*columns_of(Beginning))}
- WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM liveness)),
+ WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM alive)),
      runs AS (
 INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at)
 SELECT id, type, 'function', queue, priority, input, created_at FROM x),
