@@ -1,4 +1,4 @@
-"""Advancing: what follows in a graph when nodes settle.  The completion handler of seed 002, pure.
+"""Advancing: what follows in a graph when nodes settle.  Pure.
 
 One instance plans for one run, inside the transaction that holds the run's lock:
 
