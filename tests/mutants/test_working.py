@@ -62,7 +62,7 @@ MUTANTS = [
         "a start in one statement is leased to a dead worker",
         "stores/postgres/dialect.py",
         """\
- WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM liveness)),
+ WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM alive)),
 """,
         """\
 ),
