@@ -71,7 +71,7 @@ def test_json_as_html_has_no_tag_but_ours(value: object) -> None:
 @given(st.text(min_size=1))
 @settings(max_examples=50, deadline=None)
 def test_the_address_of_a_run_stays_on_this_site(id: str) -> None:
-    address = Links("/root").run(id)
-    assert address.startswith(("/root/runs/", "/root/run?id="))
+    address = Links("/ops").run(id)
+    assert address.startswith(("/ops/runs/", "/ops/run?id="))
     assert "/." not in address
     assert "//" not in address

@@ -67,7 +67,7 @@ class WaitReason:
 
 @dataclass(frozen=True)
 class Asked:
-    """An execution that is ready, and that nobody has begun."""
+    """An execution that is ready, and that no worker has claimed."""
 
     engine: Engine
     run: RunRow

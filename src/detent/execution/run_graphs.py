@@ -1,4 +1,4 @@
-"""Courses: by what graph the runs of this process go on, and how their values are read."""
+"""Run graphs: by which graph the runs of this process continue, and how their values are read."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Courses:
 
 
 def claimed_of_row(row: RunRow) -> Claimed:
-    """What a run_graph must know of a run that nobody has claimed anything of."""
+    """The facts of a run of which no execution is claimed yet, for its RunGraph."""
     return Claimed(
         run_id=row.id,
         node="",

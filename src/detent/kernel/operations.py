@@ -38,8 +38,8 @@ class Start(Operation):
     graphs: list[GraphPart] = []
     ended: list[EndedExecution] = []
     readiness: list[Readiness] = []
-    ends: dict[str, RunEnd] = {}  # of graphs that nobody has to execute
-    compiled: dict[str, Any] = {}  # the graphs that are stored with it, for whoever starts them here
+    ends: dict[str, RunEnd] = {}  # of graphs that have nothing to execute
+    compiled: dict[str, Any] = {}  # the graphs that are stored with it, for the worker of this process
     chosen: bool = False
     remote: bool = False  # some of it is for other processes: wake them
 

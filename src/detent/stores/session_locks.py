@@ -115,3 +115,32 @@ class SessionLock(ABC):
 
     @abstractmethod
     def _try_lock(self, connection: Any, lock_no: int) -> bool: ...
+
+
+class NoLock:
+    """No lock shows who is alive.
+
+    Behind PgBouncer a session proves nothing, so a dead worker is known by its lease.  On a database in
+    memory all workers live in this process.
+    """
+
+    def take(self, worker: WorkerRow) -> bool:
+        return False
+
+    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
+        return set()
+
+    def rest(self, stopping: threading.Event, seconds: float) -> bool:
+        return stopping.wait(seconds)
+
+    def seen(self) -> None:
+        pass
+
+    def missed(self) -> None:
+        pass
+
+    def doubt(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass

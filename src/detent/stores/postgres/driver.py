@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from ..driver import (
     pyformat,
 )
 from ..server_driver import ServerDriver
-from ..session_locks import SessionLock
+from ..session_locks import NoLock, SessionLock
 from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
@@ -368,7 +367,7 @@ class PostgresDriver(ServerDriver):
         return Pause() if self._pgbouncer else PostgresListener(self)
 
     def liveness(self) -> Liveness:
-        return LeaseOnly() if self._pgbouncer else AdvisoryLocks(self)
+        return NoLock() if self._pgbouncer else AdvisoryLocks(self)
 
     @contextmanager
     def migration_lock(self, tx: Tx) -> Iterator[None]:
@@ -449,29 +448,4 @@ class Pause:
         """It waits for so short a time that it ends by itself."""
 
     def close(self) -> None:
-        pass
-
-
-class LeaseOnly:
-    """Where a session proves nothing: a dead worker is known by its lease."""
-
-    def take(self, worker: WorkerRow) -> bool:
-        return False
-
-    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        return set()
-
-    def rest(self, stopping: threading.Event, seconds: float) -> bool:
-        return stopping.wait(seconds)
-
-    def seen(self) -> None:
-        pass
-
-    def missed(self) -> None:
-        pass
-
-    def doubt(self) -> None:
-        pass
-
-    def leave(self) -> None:
         pass

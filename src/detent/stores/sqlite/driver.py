@@ -25,11 +25,12 @@ from ...process_forks import watch_forks
 from ..batch.fast_paths import records_only
 from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way, batch
 from ..process_forks import INHERITED
+from ..session_locks import NoLock
 from ..sql.dialect import OnConflict, columns_of
 from ..sql.queries import build_queries
 from ..sql.statements import ACTIVE_HERO, FINAL_STEP, build
 from .file import DatabaseFile, FileConnection
-from .siblings import AlwaysAlive, Ear, LockFiles, Neighbours, Silence
+from .siblings import Ear, LockFiles, Neighbours, Silence
 
 _MARK = "detent_step"  # the savepoint that marks the transaction of a user's code
 IN_MEMORY = "a SQLite database in memory exists only in the process that opened it; use a file"
@@ -290,7 +291,7 @@ class SqliteDriver:
             return list(self._ears)
 
     def liveness(self) -> Liveness:
-        return AlwaysAlive() if self.memory else LockFiles(self.neighbours.folder)
+        return NoLock() if self.memory else LockFiles(self.neighbours.folder)
 
     def migration_lock(self, tx: Tx) -> AbstractContextManager[None]:
         return nullcontext()  # the transaction is the lock

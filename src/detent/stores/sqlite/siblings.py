@@ -320,28 +320,3 @@ def _lies_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-class AlwaysAlive:
-    """One process: workers live as long as it does."""
-
-    def take(self, worker: WorkerRow) -> bool:
-        return False
-
-    def vacant(self, workers: Sequence[WorkerRow]) -> set[str]:
-        return set()
-
-    def rest(self, stopping: threading.Event, seconds: float) -> bool:
-        return stopping.wait(seconds)
-
-    def seen(self) -> None:
-        pass
-
-    def missed(self) -> None:
-        pass
-
-    def doubt(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
