@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -364,6 +365,43 @@ def test_threads_of_an_async_workflow_replay_alike(apps: Apps) -> None:
         return list(await deliveries.put_down(order))
 
     assert sorted(result(apps(flow, shuffled).start(flow))) == [0, 10, 20, 30, 40]
+    assert deliveries.agree
+
+
+def test_an_answer_waits_for_the_thread_that_got_the_one_before(apps: Apps) -> None:
+    """The second thread calls its step while the first one, with its answer, is still on its way back."""
+    deliveries = Deliveries()
+    second_body = threading.Event()
+
+    @step
+    def numbered(number: int) -> int:
+        if number == 2:
+            second_body.set()
+        return number
+
+    @workflow
+    async def flow() -> list[int]:
+        first_answered = threading.Event()
+        order: list[int] = []
+
+        def first() -> int:
+            value = numbered(1)
+            first_answered.set()
+            second_body.wait(10)
+            time.sleep(0.2)  # the record of the second step is committed meanwhile
+            return value
+
+        def second() -> int:
+            first_answered.wait(10)
+            return numbered(2)
+
+        async def in_thread(function: Callable[[], int]) -> None:
+            order.append(await asyncio.to_thread(function))
+
+        await asyncio.gather(in_thread(first), in_thread(second))
+        return list(await deliveries.put_down(order))
+
+    assert result(apps(flow, numbered).start(flow)) == [1, 2]
     assert deliveries.agree
 
 

@@ -21,7 +21,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Coroutine
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -69,6 +69,31 @@ class _Waiting:
         self.task = asyncio.current_task()
 
 
+class _Away:
+    """A thread that got its answer.  The loop cannot see what the thread does, only when its task continues."""
+
+    __slots__ = ("_owner", "_waiter", "caller", "calls", "line")
+
+    def __init__(
+        self, caller: asyncio.Task[Any] | None, line: str, calls: int, owner: asyncio.Task[Any] | None
+    ) -> None:
+        self.caller = caller  # the task that waited for the turn
+        self.line = line
+        self.calls = calls  # by threads of this line so far
+        self._owner = owner  # the task that awaits the thread
+        self._waiter = _waiter_of(owner)
+
+    @property
+    def returned(self) -> bool:
+        """Whether the task has what the thread returned."""
+        return self._waiter is None or self._waiter.done() or _waiter_of(self._owner) is not self._waiter
+
+
+def _waiter_of(task: asyncio.Task[Any] | None) -> asyncio.Future[Any] | None:
+    """The future that a task awaits now."""
+    return None if task is None else task._fut_waiter  # type: ignore[attr-defined]
+
+
 class Turns:
     """Who gets the next answer, and when."""
 
@@ -96,16 +121,18 @@ class Turns:
         # Of the tasks
         self._outside: set[asyncio.Task[Any]] = set()  # run the workflow's code
         self._inside: set[asyncio.Task[Any]] = set()  # wait for an answer
-        self._thread_calls = 0
+        self._lines: dict[str, asyncio.Task[Any]] = {}  # the task of each line of calls
+        self._thread_calls: Counter[str] = Counter()  # by line
         self._armed = False
         self._spins = 0
         self._quiet = 0
 
     # Tasks
 
-    def began(self, task: asyncio.Task[Any]) -> None:
-        """A task of the workflow exists from now on."""
+    def began(self, task: asyncio.Task[Any], line: str = "") -> None:
+        """A task of the workflow exists from now on; `line` is the path of its calls."""
         self._outside.add(task)
+        self._lines[line] = task
         task.add_done_callback(self._ended, context=contextvars.Context())
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -126,24 +153,25 @@ class Turns:
         self._outside.add(task)
         self._arm()
 
-    async def for_thread(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Wait for a turn in the name of a thread, which then goes on by itself."""
-        self._thread_calls += 1
-        task = asyncio.current_task()
-        try:
-            return await waiting
-        finally:
-            self._let_thread_go_on(task, self._thread_calls, 0.0)
+    async def for_thread(self, waiting: Coroutine[Any, Any, T], line: str) -> T:
+        """Wait for a turn on behalf of a thread of this line, which then continues on its own."""
+        self._thread_calls[line] += 1
+        answer = await waiting
+        if answer is not Was.NEW:
+            task, owner = asyncio.current_task(), self._lines.get(line)
+            self._moving.add(task)
+            self._let_thread_go_on(_Away(task, line, self._thread_calls[line], owner), 0.0)
+        return answer
 
-    def _let_thread_go_on(self, task: asyncio.Task[Any] | None, calls: int, waited: float) -> None:
-        """Nobody sees what a thread does: give it the time to call again, or to return to its task."""
-        away = task in self._moving and calls == self._thread_calls and self.at_rest()
-        if away and waited < THREAD_TIME:
+    def _let_thread_go_on(self, away: _Away, waited: float) -> None:
+        """Deliver nothing until a thread that got its answer has called again or returned to its task."""
+        called = self._thread_calls[away.line] != away.calls
+        if not called and waited < THREAD_TIME and not away.returned:
             look = min(max(FIRST_LOOK, waited / 4), LONGEST_LOOK)
-            args = (task, calls, waited + look)
+            args = (away, waited + look)
             self.loop.call_later(look, self._let_thread_go_on, *args, context=contextvars.Context())
         else:
-            self._moving.discard(task)
+            self._moving.discard(away.caller)
             self._arm()
 
     # Replay
@@ -345,7 +373,7 @@ class Turns:
     def at_rest(self) -> bool:
         """Whether no code of the workflow can run before something is delivered to it."""
         for task in self._outside:
-            waiter = task._fut_waiter  # type: ignore[attr-defined]
+            waiter = _waiter_of(task)
             if waiter is None or waiter.done():
                 self._quiet = 0
                 return False

@@ -173,10 +173,11 @@ class Frame(FrameCore):
 
     def _drive_in_turn(self, loop: asyncio.AbstractEventLoop, turns: Turns, call: Call[T]) -> T:
         """A thread of an async workflow: it waits for the same turns."""
+        line = self.scope().path
 
         def on_loop(waiting: Coroutine[Any, Any, Any]) -> Any:
             future = contextvars.Context().run(
-                asyncio.run_coroutine_threadsafe, self._busy(turns.for_thread(waiting)), loop
+                asyncio.run_coroutine_threadsafe, self._busy(turns.for_thread(waiting, line)), loop
             )
             try:
                 return future.result()
@@ -226,7 +227,7 @@ class Frame(FrameCore):
         self.branches.add(task)
         task.add_done_callback(self.branches.discard)
         if not self.replaying:
-            self._turns_on(task.get_loop()).began(task)
+            self._turns_on(task.get_loop()).began(task, scope.path)
 
     def call(self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         key = self.scope().key(step.name)
