@@ -324,3 +324,15 @@ def held_open(store: Store, *operations: Operation) -> Iterator[Tx]:
         apply.apply(tx, operations, helpers_wanted=False)
         tx.query("SELECT 1")  # with it goes what would be sent with the commit
         yield tx
+
+
+def analyze(store: Store, *tables: str) -> None:
+    """Collect statistics of these tables for the planner; SQLite works without."""
+    with store._writer.autocommit() as tx:
+        if store.dialect == "mysql":
+            for table in tables:
+                tx.query(f"ANALYZE TABLE {table}")
+        elif store.dialect == "postgres":
+            tx.run("SET lock_timeout = '60s'")  # autovacuum may hold the lock
+            for table in tables:
+                tx.run(f"ANALYZE {table}")

@@ -13,7 +13,7 @@ from detent.stores.driver import batch
 from detent.stores.sql.queries import TABLES_OF_A_RUN
 from detent.stores.store import Store
 from detent.stores.verbs.listing import Wanted, listing
-from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one
+from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one
 
 BACKLOG, EXECUTING = 600, 5
 STATES = "ready performing paused finished failed canceled".split()
@@ -78,11 +78,7 @@ def filled(request: pytest.FixtureRequest, store: Store) -> Store:
                 f"UPDATE detent_runs SET state = '{state}', finished_at = {ended}"
                 f" WHERE SUBSTR(id, 1, {len(state)}) = '{state}'"
             )
-        for table in ("detent_runs", *TABLES_OF_A_RUN):
-            if store.dialect == "mysql":
-                tx.query(f"ANALYZE TABLE {table}")
-            elif store.dialect == "postgres":
-                tx.run(f"ANALYZE {table}")
+    analyze(store, "detent_runs", *TABLES_OF_A_RUN)
     return store
 
 

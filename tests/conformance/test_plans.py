@@ -13,7 +13,7 @@ from detent.kernel.rows import GraphPart, Readiness
 from detent.stores.driver import batch, write
 from detent.stores.sql.graphs import GraphStatements
 from detent.stores.store import Store
-from tests.conformance.builders import NOW, enlist, new_main, new_run, new_step, one, recording
+from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one, recording
 
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
@@ -64,12 +64,8 @@ def filled(request: pytest.FixtureRequest, store: Store) -> Store:
         targets = [f"ready-{number:05}" for number in range(request.param)]
         waits = [{"target": target, "run_id": target, "node": "main"} for target in targets]
         write(tx, tx.sql.graphs.insert_waits, waits)
-    with store._writer.autocommit() as tx:
-        for table in ("runs", "executions", "steps", "graphs", "readiness", "waits"):
-            if store.dialect == "mysql":
-                tx.query(f"ANALYZE TABLE detent_{table}")
-            elif store.dialect == "postgres":  # nobody does it on SQLite, which is the better for it
-                tx.run(f"ANALYZE detent_{table}")
+    tables = ("runs", "executions", "steps", "graphs", "readiness", "waits")
+    analyze(store, *(f"detent_{table}" for table in tables))
     return store
 
 

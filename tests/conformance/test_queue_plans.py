@@ -9,7 +9,7 @@ from detent import Queue
 from detent.kernel.operations import Start
 from detent.stores.driver import batch
 from detent.stores.store import Store
-from tests.conformance.builders import NOW, enlist, new_main, new_run, one
+from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, one
 
 BACKLOG = 2000
 QUEUE = "llm"
@@ -41,12 +41,8 @@ def filled(request: pytest.FixtureRequest, store: Store) -> Store:
     mains = [new_main(f"big-{n:05}", queue=QUEUE, queue_key="big") for n in range(BACKLOG)]
     mains += [new_main(f"other-{n}", queue=QUEUE, queue_key=f"other-{n}") for n in range(20)]
     one(store, Start(runs=[new_run(row.run_id, queue=QUEUE) for row in mains], executions=mains))
-    if request.param and store.dialect != "sqlite":
-        with store._writer.autocommit() as tx:
-            if store.dialect == "mysql":
-                tx.query("ANALYZE TABLE detent_executions")
-            else:
-                tx.run("ANALYZE detent_executions")
+    if request.param:
+        analyze(store, "detent_executions")
     return store
 
 

@@ -62,6 +62,27 @@ def test_a_record_is_written_once(store: Store) -> None:
     assert journal(store)["charge"].result == "1"
 
 
+def test_a_record_beside_writes_of_user_code_fails_where_there_is_one(store: Store) -> None:
+    """The transaction of a transactional step: it must not commit beside a record that another one made."""
+    claimed = executing(store)
+    one(store, recording(claimed, new_step(result="1")))
+    for replaces in (False, True):
+        again = recording(claimed, new_step(result="2"), once=True, replaces=replaces)
+        with pytest.raises(Exception) as caught, store.transaction("step 'charge'") as tx:
+            store.apply_within(tx, again)
+        assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+    assert journal(store)["charge"].result == "1"
+
+
+def test_a_record_beside_writes_of_user_code_replaces_a_failed_attempt(store: Store) -> None:
+    claimed = executing(store)
+    one(store, recording(claimed, new_step(state="retrying", result=None, wake_at=NOW)))
+    with store.transaction("step 'charge'") as tx:
+        record = recording(claimed, new_step(result="2"), once=True, replaces=True)
+        assert store.apply_within(tx, record) is Verdict.APPLIED
+    assert (journal(store)["charge"].state, journal(store)["charge"].result) == ("completed", "2")
+
+
 def test_a_failure_that_is_tried_again_gives_way_to_the_next_try(store: Store) -> None:
     """A compensation of a canceled run: its failure is final for the workflow, and is tried again."""
     claimed = executing(store)

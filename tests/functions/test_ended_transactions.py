@@ -1,7 +1,7 @@
 """A transactional step that ends its transaction by itself is not recorded, and is not retried."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,29 +11,9 @@ import pytest
 import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import TransactionEnded, TransactionMisused
-from detent.stores.open import open_store
-from tests.functions.world import Apps, failure, recorded, result
+from tests.functions.world import INSERT, Apps, Ledger, failure, recorded, result
 
-INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
 THREE = Retry(attempts=3, first=timedelta(0))
-Ledger = Callable[[], list[str]]
-
-
-@pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    """A table of the user's own in the same database; calling it reads the entries."""
-    store = open_store(url)
-    with store._writer.transaction() as tx:
-        for table in ("ledger", "ledger_made"):
-            tx.run(f"DROP TABLE IF EXISTS {table}")
-        tx.run("CREATE TABLE ledger (entry VARCHAR(100) NOT NULL)")
-
-    def entries() -> list[str]:
-        with store._reading() as tx:
-            return sorted(row[0] for row in tx.query("SELECT entry FROM ledger"))
-
-    yield entries
-    store.close()
 
 
 def through_a_cursor(statement: str) -> Callable[[Any], None]:

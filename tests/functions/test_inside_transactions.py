@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +13,7 @@ import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import DefinitionError, TransactionMisused
 from detent.stores.mysql.driver import MySqlDriver
-from detent.stores.open import open_store
-from tests.functions.world import Apps, Gate, failure, result, wait_for
-
-INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
-Ledger = Callable[[], list[str]]
+from tests.functions.world import INSERT, Apps, Gate, Ledger, failure, result, wait_for
 
 
 @workflow
@@ -28,22 +24,6 @@ def double(number: int) -> int:
 @workflow
 def idle() -> None:
     detent.sleep(timedelta(hours=1))
-
-
-@pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    """A table of the user's own in the same database; calling it reads the entries."""
-    store = open_store(url)
-    with store._writer.transaction() as tx:
-        tx.run("DROP TABLE IF EXISTS ledger")
-        tx.run("CREATE TABLE ledger (entry VARCHAR(100) NOT NULL)")
-
-    def entries() -> list[str]:
-        with store._reading() as tx:
-            return sorted(row[0] for row in tx.query("SELECT entry FROM ledger"))
-
-    yield entries
-    store.close()
 
 
 # Writes

@@ -36,6 +36,10 @@ class Gate:
         self._open.set()
 
 
+INSERT = "INSERT INTO ledger (entry) VALUES ('{}')"
+Ledger = Callable[[], list[str]]  # the entries of a table of the user's own (the fixture `ledger`)
+
+
 def eventually(condition: Callable[[], Any], what: str = "the condition") -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():

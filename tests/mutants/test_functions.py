@@ -79,11 +79,10 @@ MUTANTS = [
         """\
         if op.reopen:
             changes.reopen(step)
-        else:
-            changes.step(step)
+        elif op.once:
 """,
         """\
-        changes.step(step)
+        if op.once:
 """,
         (
             "conformance/test_records.py::test_a_failure_that_is_tried_again_gives_way_to_the_next_try[sqlite]",
@@ -176,6 +175,25 @@ MUTANTS = [
         hangs=True,
     ),
     Mutant(
+        "a transactional step commits beside the record of another try",
+        "stores/batch/apply.py",
+        "        elif op.once:",
+        "        elif False:",
+        (
+            "functions/test_late_commits.py::test_a_commit_that_arrives_during_the_next_try_writes_once[sent-mysql]",
+        ),
+    ),
+    Mutant(
+        "a late commit is not noticed by a try that fails",
+        "execution/bodies.py",
+        "        return self.lost or (trouble is Trouble.UNIQUE and self.returned)",
+        "        return trouble is Trouble.GONE",
+        (
+            "functions/test_late_commits.py"
+            "::test_the_value_of_a_late_commit_is_what_the_workflow_sees[the next try fails-mysql]",
+        ),
+    ),
+    Mutant(
         "a step that has ended its transaction is recorded as done",
         "execution/bodies.py",
         """\
@@ -204,7 +222,7 @@ MUTANTS = [
     Mutant(
         "a transaction whose answer was lost is repeated",
         "execution/bodies.py",
-        "if trouble is Trouble.GONE and tries.was_recorded():",
+        "if tries.may_be_recorded(trouble) and tries.was_recorded():",
         "if False:",
         ("functions/test_transactions.py::test_a_transaction_whose_answer_was_lost_is_not_repeated[sqlite]",),
     ),
@@ -217,7 +235,7 @@ MUTANTS = [
 """,
         "",
         (
-            "functions/test_transactions.py::test_a_commit_that_was_cut_off_does_not_take_anothers_record_for_its_own[sqlite]",
+            "functions/test_transactions.py::test_a_worker_thought_dead_cannot_commit_its_transaction[called-postgres]",
         ),
     ),
     Mutant(

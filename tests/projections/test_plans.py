@@ -11,6 +11,7 @@ from detent.stores.open import open_store
 from detent.stores.sql.projections import ProjectionStatements
 from detent.stores.store import Store
 from detent.stores.verbs import projections as stored
+from tests.conformance.builders import analyze
 from tests.conformance.test_plans import whole_tables
 
 MANY = 20_000
@@ -59,12 +60,7 @@ def filled(url: str) -> Iterator[Store]:
             for number in range(1, MANY)
         ]
         write(tx, tx.sql.deciders.insert_events, events)
-    with store._writer.autocommit() as tx:
-        for table in ("views", "events", "projections"):
-            if store.dialect == "mysql":
-                tx.query(f"ANALYZE TABLE detent_{table}")
-            elif store.dialect == "postgres":
-                tx.run(f"ANALYZE detent_{table}")
+    analyze(store, "detent_views", "detent_events", "detent_projections")
     yield store
     store.close()
 

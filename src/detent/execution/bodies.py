@@ -222,21 +222,24 @@ def _in_transaction(services: Services, body: TransactionalBody) -> Any:
             assert body.look_again is not None
             body.look_again()
         except _Own as own:
+            if tries.lost and tries.was_recorded():
+                return tries.value
             raise own.error from None
         except Exception as error:
             trouble = services.store.driver.trouble(error)
+            if tries.may_be_recorded(trouble) and tries.was_recorded():
+                return tries.value
             if trouble not in (Trouble.GONE, Trouble.RETRY):
                 raise
             # RETRY: rolled back whole, in favour of another transaction.
-            if trouble is Trouble.GONE and tries.was_recorded():
-                return tries.value
             tries.count(error)
 
 
 def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
     with services.store.transaction(f"step {body.step.name!r}", isolation=body.isolation) as tx:
-        tries.begun += 1
+        tries.begin()
         value = tries.value = _with_tx(services, body, tx)
+        tries.returned = True
         tx.check()
         operation = body.finish(value)
         answer = services.store.apply_within(tx, operation)
@@ -260,7 +263,22 @@ class _Tries:
         self._body = body
         self._wait = _FIRST_WAIT
         self.begun = 0  # calls of the body, or about to be
+        self.returned = False  # whether the body did, this time
+        self.lost = False  # whether a try ended without an answer
         self.value: Any = None
+
+    def begin(self) -> None:
+        self.begun += 1
+        self.returned = False
+
+    def may_be_recorded(self, trouble: Trouble) -> bool:
+        """Whether this try, or one before it, may have been committed.
+
+        A server that was frozen can execute the commit of a lost try after the next try has begun.
+        The record of that next try then fails, because there is one, and its writes with it.
+        """
+        self.lost = self.lost or trouble is Trouble.GONE
+        return self.lost or (trouble is Trouble.UNIQUE and self.returned)
 
     def was_recorded(self) -> bool:
         """Ask until the database is back."""

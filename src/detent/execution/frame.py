@@ -327,6 +327,7 @@ class FrameCore:
         kind: str,
     ) -> Routine[Any]:
         written: list[kernel_rows.Step] = []
+        known = self.journal.peek(context.key) is not None  # an attempt that failed
 
         def finish(value: Any) -> Record:
             result = self.encode(value, f"the result of step {context.key!r}", step.returns)
@@ -346,13 +347,23 @@ class FrameCore:
                 )
             ]
             self.expect(written[0])
-            return Record(worker=self.claimed.worker, run_id=self.run_id, steps=written, about=self.claimed)
+            return Record(
+                worker=self.claimed.worker,
+                run_id=self.run_id,
+                steps=written,
+                once=True,
+                replaces=known,
+                about=self.claimed,
+            )
 
         def recorded() -> bool:
-            # By us, that is: where we were thought dead, another attempt may have come by here.
             steps = self.services.store.journal([self.run_id])[self.run_id]
-            ours = [entry for entry in steps if entry.written_by == self.claimed.attempt]
-            return any(entry.key == context.key and entry.state in FINAL for entry in ours)
+            final = [entry for entry in steps if entry.key == context.key and entry.state in FINAL]
+            if any(entry.written_by != self.claimed.attempt for entry in final):
+                raise Abandoned  # we were thought dead, and another attempt has executed this step
+            if final:
+                written[:] = final  # maybe of an earlier try, whose commit came late: that value counts
+            return bool(final)
 
         self._body_begins(context, started)
         try:

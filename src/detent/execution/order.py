@@ -70,7 +70,7 @@ class _Waiting:
 
 
 class _Away:
-    """A thread that got its answer.  The loop cannot see what the thread does, only when its task continues."""
+    """A thread that got its answer.  The loop sees only when the task of the thread continues."""
 
     __slots__ = ("_owner", "_waiter", "caller", "calls", "line")
 

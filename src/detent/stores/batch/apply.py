@@ -361,6 +361,8 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
     for step in op.steps:
         if op.reopen:
             changes.reopen(step)
+        elif op.once:
+            changes.new_step(step, replaces=op.replaces)
         else:
             changes.step(step)
     for row in op.executions:
