@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant(
         "a late commit is not noticed by a try that fails",
         "execution/bodies.py",
-        "        return self.lost or (trouble is Trouble.UNIQUE and self.returned)",
+        "        return self.lost or (self.finishing and trouble is not Trouble.RETRY)",
         "        return trouble is Trouble.GONE",
         (
             "functions/test_late_commits.py"

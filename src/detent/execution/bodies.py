@@ -239,9 +239,9 @@ def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
     with services.store.transaction(f"step {body.step.name!r}", isolation=body.isolation) as tx:
         tries.begin()
         value = tries.value = _with_tx(services, body, tx)
-        tries.returned = True
         tx.check()
         operation = body.finish(value)
+        tries.finishing = True
         answer = services.store.apply_within(tx, operation)
         verdict = getattr(answer, "verdict", answer)
         if verdict is Verdict.OUTDATED and body.look_again is not None:
@@ -263,13 +263,13 @@ class _Tries:
         self._body = body
         self._wait = _FIRST_WAIT
         self.begun = 0  # calls of the body, or about to be
-        self.returned = False  # whether the body did, this time
+        self.finishing = False  # whether the body has returned, this time
         self.lost = False  # whether a try ended without an answer
         self.value: Any = None
 
     def begin(self) -> None:
         self.begun += 1
-        self.returned = False
+        self.finishing = False
 
     def may_be_recorded(self, trouble: Trouble) -> bool:
         """Whether this try, or one before it, may have been committed.
@@ -278,7 +278,7 @@ class _Tries:
         The record of that next try then fails, because there is one, and its writes with it.
         """
         self.lost = self.lost or trouble is Trouble.GONE
-        return self.lost or (trouble is Trouble.UNIQUE and self.returned)
+        return self.lost or (self.finishing and trouble is not Trouble.RETRY)
 
     def was_recorded(self) -> bool:
         """Ask until the database is back."""

@@ -327,7 +327,6 @@ class FrameCore:
         kind: str,
     ) -> Routine[Any]:
         written: list[kernel_rows.Step] = []
-        known = self.journal.peek(context.key) is not None  # an attempt that failed
 
         def finish(value: Any) -> Record:
             result = self.encode(value, f"the result of step {context.key!r}", step.returns)
@@ -348,12 +347,7 @@ class FrameCore:
             ]
             self.expect(written[0])
             return Record(
-                worker=self.claimed.worker,
-                run_id=self.run_id,
-                steps=written,
-                once=True,
-                replaces=known,
-                about=self.claimed,
+                worker=self.claimed.worker, run_id=self.run_id, steps=written, once=True, about=self.claimed
             )
 
         def recorded() -> bool:

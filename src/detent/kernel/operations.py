@@ -53,8 +53,7 @@ class Record(Operation):
     executions: list[NewExecution] = []
     children: Start | None = None
     reopen: bool = False  # overwrite an entry that was final: a failed undoing is tried again
-    once: bool = False  # fail if an entry is there: user code has written in the same transaction ...
-    replaces: bool = False  # ... unless it is that of an attempt that failed
+    once: bool = False  # fail where it is recorded: user code has written in the same transaction
     consume: list[int] = []
     about: Claimed | None = None  # the execution that writes it, for events
 

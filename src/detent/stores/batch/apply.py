@@ -362,7 +362,7 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
         if op.reopen:
             changes.reopen(step)
         elif op.once:
-            changes.new_step(step, replaces=op.replaces)
+            changes.steps_once.append(step)
         else:
             changes.step(step)
     for row in op.executions:

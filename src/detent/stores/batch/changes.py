@@ -48,8 +48,7 @@ class Changes(msgspec.Struct):
     consumed: list[dict[str, Any]] = field(default_factory=list)
     settled: Counter[tuple[str, str]] = field(default_factory=Counter)
     reopened: list[dict[str, str]] = field(default_factory=list)
-    replaced: list[tuple[str, str]] = field(default_factory=list)
-    new_steps: list[Step] = field(default_factory=list)  # an entry that exists is an error
+    steps_once: list[Step] = field(default_factory=list)  # an error where such a step is recorded
     unwaited: set[str] = field(default_factory=set)
     held: set[str] = field(default_factory=set)
     canceled: set[str] = field(default_factory=set)
@@ -70,15 +69,6 @@ class Changes(msgspec.Struct):
         known = self.steps.get((step.run_id, step.key))
         if known is None or known.state not in FINAL:
             self.steps[step.run_id, step.key] = step
-
-    def new_step(self, step: Step, *, replaces: bool) -> None:
-        """Record a step whose user code has written in the same transaction: once, or the batch fails.
-
-        With `replaces`, the entry of an attempt that failed gives way.
-        """
-        if replaces:
-            self.replaced.append((step.run_id, step.key))
-        self.new_steps.append(step)
 
     def reopen(self, step: Step) -> None:
         """Overwrite a record that was final: a failed undoing is tried again."""
@@ -126,8 +116,6 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     sql = tx.sql
     if tx.driver.keyed:
         give_keys(changes.executions, tx.driver.keyed)
-    for run, key in changes.replaced:
-        tx.send(sql.drop_open_step, run_id=run, step_key=key)
     for statement, rows in (
         (sql.insert_runs, sorted(changes.runs, key=lambda run: run.id)),
         # Ended before the next attempt begins: one active execution per node.
@@ -138,7 +126,7 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.graphs.insert_graphs, changes.graphs),
         (sql.graphs.put_counts, [changes.counts[key] for key in sorted(changes.counts)]),
         (sql.reopen_steps, changes.reopened),
-        (sql.insert_steps, changes.new_steps),
+        (sql.record_once, changes.steps_once),
         (sql.upsert_steps, [changes.steps[key] for key in sorted(changes.steps)]),
         # (A run's own messages stay in the order of sending.)
         (sql.insert_messages, sorted(changes.messages, key=lambda sent: sent["run_id"])),

@@ -78,6 +78,17 @@ class MySqlDialect:
         ordered = [c for c in updated if c != decisive] + [decisive]
         return ", ".join(f"{c} = IF({table}.{condition}, {table}.{c}, VALUES({c}))" for c in ordered)
 
+    def upsert_or_fail(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], states: str) -> str:
+        names = ", ".join(columns)
+        fields = ", ".join(f"x.{c}" for c in columns)
+        changes = [f"{c} = VALUES({c})" for c in columns if c not in key and c != "state"]
+        # The column is NOT NULL, and the mode of our sessions is strict.
+        changes.append(f"state = IF({table}.state IN {states}, NULL, VALUES(state))")
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {fields} FROM {self.rows(*columns)}"
+            f" ON DUPLICATE KEY UPDATE {', '.join(changes)}"
+        )
+
     def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
         names = ", ".join(columns)
         fields = ", ".join(f"x.{c}" for c in columns)

@@ -77,6 +77,13 @@ class Dialect(Protocol):
         """INSERT the batch; where the key exists, update it unless the condition on the old row holds."""
         ...
 
+    def upsert_or_fail(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], states: str) -> str:
+        """INSERT the batch; where the key exists, update it, or fail if the old row is in one of the states.
+
+        The server itself has to fail: the commit may travel in the same packet.
+        """
+        ...
+
     def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
         """INSERT the batch; leave what exists as it is."""
         ...
@@ -130,6 +137,14 @@ class OnConflict:
             f"{self._insert(table, columns)} ON CONFLICT ({', '.join(key)})"
             f" DO UPDATE SET {changes} WHERE NOT ({table}.{unless})"
         )
+
+    def upsert_or_fail(self, table: str, columns: tuple[str, ...], key: tuple[str, ...], states: str) -> str:
+        # The column is NOT NULL.
+        state = f"CASE WHEN {table}.state IN {states} THEN NULL ELSE excluded.state END"
+        changes = ", ".join(
+            f"{c} = {state if c == 'state' else f'excluded.{c}'}" for c in columns if c not in key
+        )
+        return f"{self._insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}"
 
     def insert_new(self, table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
         return f"{self._insert(table, columns)} ON CONFLICT ({', '.join(key)}) DO NOTHING"

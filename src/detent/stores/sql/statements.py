@@ -41,8 +41,7 @@ class Statements(msgspec.Struct, frozen=True):
     delivered: str
     insert_runs: str
     insert_executions: str
-    insert_steps: str
-    drop_open_step: str
+    record_once: str
     upsert_steps: str
     reopen_steps: str
     end_executions: str
@@ -151,14 +150,11 @@ SELECT state, outcome FROM detent_executions
  WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
         insert_runs=insert(d, "detent_runs", run_columns),
         insert_executions=insert(d, "detent_executions", execution_columns),
-        insert_steps=insert(d, "detent_steps", step_columns),
-        drop_open_step=f"""
-DELETE FROM detent_steps
- WHERE run_id = :run_id AND step_key = :step_key AND state NOT IN {FINAL_STEP}""",
         # A record is written once; what was only seen executing, or waits for its retry, gives way.
         upsert_steps=d.upsert_unless(
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
         ),
+        record_once=d.upsert_or_fail("detent_steps", step_columns, ("run_id", "step_key"), FINAL_STEP),
         # What was final gives way once more: before it is written again, in the same transaction.
         reopen_steps=d.update(
             "detent_steps",
