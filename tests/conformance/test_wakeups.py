@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from detent.clock import SystemClock
+from detent.errors import DatabaseUnavailable
 from detent.kernel.operations import Start
 from detent.kernel.rows import WorkerRow
 from detent.stores.driver import Listener, Liveness, Tx
@@ -391,6 +392,48 @@ def test_silence_proves_nothing_shortly_after_our_own_loss_of_the_database(
     other.beat()
     since, _ = other._suspects[worker.id]
     assert since == other._lost_at + STEADY - SUSPECTED
+
+
+def test_a_renewal_that_failed_is_due_again_with_the_next_beat(
+    store: Store,
+    heartbeats: tuple[Heartbeat, Heartbeat],
+    worker: WorkerRow,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a few failures in a row let the lease expire, and a living worker is declared dead."""
+    mine, _ = heartbeats
+    lease, renew = lease_of(store, worker), store.renew
+    mine._renewed -= 10.0
+
+    def fail(*args: Any, **options: Any) -> bool:
+        monkeypatch.setattr(store, "renew", renew)
+        raise DatabaseUnavailable("the database", "it restarts")
+
+    monkeypatch.setattr(store, "renew", fail)
+    with pytest.raises(DatabaseUnavailable):
+        mine.beat()
+    assert lease_of(store, worker) == lease
+    mine.beat()
+    assert lease_of(store, worker) > lease
+
+
+@pytest.mark.parametrize("renewed", [True, False], ids=["renewed", "not renewed"])
+def test_a_worker_whose_lease_has_expired_gets_a_moment_to_renew_it(
+    store: Store, heartbeats: tuple[Heartbeat, Heartbeat], worker: WorkerRow, renewed: bool
+) -> None:
+    """After an outage that was longer than the lease, one worker is the first to connect again."""
+    mine, other = heartbeats
+    store.renew(worker.id, lease=-SECOND, now=time.time_ns() // 1000)
+    other.beat()
+    assert worker.id in {row.id for row in store.workers()}
+    if renewed:
+        mine._renewed -= 10.0
+        mine.beat()
+    if worker.id in other._suspects:
+        since, lease = other._suspects[worker.id]
+        other._suspects[worker.id] = (since - SUSPECTED, lease)
+    other.beat()
+    assert (worker.id in {row.id for row in store.workers()}) is renewed
 
 
 def test_the_session_of_a_sign_of_life_is_used_now_and_then(store: Store, worker: WorkerRow) -> None:

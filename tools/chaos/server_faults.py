@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -52,10 +52,10 @@ class Freezes(ServerFault):
         seconds = self.chance.uniform(1, 6)
         stopped = _family(self.place.pid)
         for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+            _signal(pid, signal.SIGSTOP)
         time.sleep(seconds)
         for pid in reversed(stopped):
-            os.kill(pid, signal.SIGCONT)
+            _signal(pid, signal.SIGCONT)
         return f"froze {len(stopped)} processes for {seconds:.1f} s"
 
 
@@ -187,9 +187,17 @@ class Network(Fault):
         return f"{kind} for {seconds:.1f} s"
 
 
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # a session that has ended meanwhile
+        os.kill(pid, number)
+
+
 def _family(pid: int) -> list[int]:
-    """A process and all that it started, itself first."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """A process and all that it started, itself first; nothing where it has ended meanwhile."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return [pid, *(one for child in children for one in _family(int(child)))]
 
 

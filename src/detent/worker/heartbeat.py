@@ -19,11 +19,12 @@ from ..stores.store import Store
 
 log = logging.getLogger("detent.worker")
 BEAT = 1.4  # seconds
-# A worker that lost only its lock session shows itself again by its next beat.  So one is dead when all
-# looks during this time say so, and its lease was not renewed meanwhile.
+# A worker that lost only its lock session takes a new one by its next beat, and renews its lease.  So one
+# is dead when its lock is free, or its lease has expired, at every look during this time, and the lease was
+# not renewed meanwhile.
 SUSPECTED = 1.5 * BEAT
-# After a restart of the database every worker has to connect again, and a busy machine is slow at that.  For
-# so many seconds after we lost the database ourselves, silence proves nothing; an expired lease does.
+# After a restart of the database every worker has to connect again, and a busy machine is slow at that.  All
+# leases may have expired meanwhile.  So we wait longer after we lost the database ourselves.
 STEADY = 10.0
 RETRY = 0.25  # seconds between two tries to reach a lost database
 
@@ -68,8 +69,9 @@ class Heartbeat:
         """Show that the worker lives.  Can be called again after an error."""
         self._liveness.take(self._worker)
         self._store.register(self._worker)
-        self._renewed = time.monotonic()
+        began = time.monotonic()
         self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        self._renewed = began
 
     def start(self) -> None:
         """Beat in the background."""
@@ -122,8 +124,9 @@ class Heartbeat:
 
     def _renew(self) -> bool:
         """Renew the lease, which also tells workers that missed our lock that we are alive."""
-        self._renewed = time.monotonic()
+        began = time.monotonic()
         alive = self._store.renew(self._worker.id, lease=self._lease, now=_wall())
+        self._renewed = began  # only now: a renewal that failed is due again with the next beat
         if not alive:
             self._lost()
         return alive
@@ -163,9 +166,9 @@ class Heartbeat:
             id: self._suspects[id]
             if self._suspects.get(id, (0.0, 0))[1] == leases[id]
             else (since, leases[id])
-            for id in silent
+            for id in silent | expired
         }
-        dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED} | expired
+        dead = {id for id, (since, _) in self._suspects.items() if now - since >= SUSPECTED}
         for worker in sorted(dead):
             self._suspects.pop(worker, None)
             again = self._store.reap(
