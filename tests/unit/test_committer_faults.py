@@ -446,6 +446,31 @@ def test_the_patience_of_one_does_not_depend_on_that_of_its_neighbours() -> None
 # The error is no answer
 
 
+def test_a_leader_that_gave_up_while_closing_commits_what_is_queued() -> None:
+    """There is nobody else left who could."""
+    store = FakeStore()
+    begun, gate = threading.Event(), threading.Event()
+
+    def first_fails(runs: list[str]) -> None:
+        store.before = lambda runs: None
+        begun.set()
+        assert gate.wait(PATIENCE)
+        raise Gone
+
+    store.before = first_fails
+    with opened(store) as committer:
+        leader = Call(committer, "a")
+        assert begun.wait(PATIENCE)
+        committer.post(record("b"), forever=True)
+        closing = threading.Thread(target=committer.close, daemon=True)
+        closing.start()
+        assert committer._closing.wait(PATIENCE)
+        gate.set()
+        assert isinstance(leader.end().error, DatabaseUnavailable)
+        closing.join(PATIENCE)
+    assert store.committed == ["b"]
+
+
 def test_a_commit_that_ended_in_a_strange_error_is_looked_up() -> None:
     """Whatever the driver raises instead of an answer: what was committed is answered as committed."""
     store = FakeStore()
