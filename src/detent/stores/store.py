@@ -28,6 +28,7 @@ from ..kernel.rows import (
 )
 from . import migrate as migrations
 from .batch import apply as batches
+from .batch import doubt
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch, rows_to
 from .verbs import cancel as canceling
@@ -151,17 +152,17 @@ class Store(DeciderVerbs, QueueVerbs, ScheduleVerbs):
         Not as a writer: on SQLite the caller may be holding the one lock that writers need.
         """
         with self._reading() as tx:
-            return batches.explain_conflict(tx, operation)
+            return doubt.explain_conflict(tx, operation)
 
     def explain_conflict_within(self, tx: Tx, operation: Operation) -> Any:
         """The same inside of a user's transaction, which may hold what is in the way."""
-        found = batches.explain_conflict(tx, operation)
+        found = doubt.explain_conflict(tx, operation)
         # Under REPEATABLE READ it does not see what others have committed since it began.
         return self.explain_conflict(operation) if found is None else found
 
     def already_applied(self, operation: Operation) -> Any:
         """The answer to an operation whose commit was cut off, if it went through; reads only."""
-        return self._writer.perform(lambda tx: batches.already_applied(tx, operation))
+        return self._writer.perform(lambda tx: doubt.already_applied(tx, operation))
 
     # Claims and leases
 
