@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .aio.deciders import AsyncDeadLetters, AsyncDeciders
     from .aio.queues import AsyncQueueHandle, AsyncQueues
     from .aio.run import AsyncRuns
+    from .aio.run_streams import AsyncStream
     from .aio.schedules import AsyncSchedule, AsyncSchedules
     from .app.app import App, Starter, Within
     from .app.bulk import Changed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from .app.queues import QueueHandle, Queues, QueueStatus
     from .app.run import Run, Runs
+    from .app.run_streams import Stream, StreamEntry
     from .app.schedules import Schedule, Schedules
     from .app.values import Call
     from .app.views import Execution, HistoryEvent
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
     from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
+        append,
         now,
         patched,
         publish,
@@ -115,6 +118,7 @@ __all__ = [
     "AsyncSchedule",
     "AsyncSchedules",
     "AsyncStarter",
+    "AsyncStream",
     "AsyncTransaction",
     "AsyncView",
     "AsyncWithin",
@@ -189,6 +193,8 @@ __all__ = [
     "StepMaker",
     "StepNotDefined",
     "StepTimeout",
+    "Stream",
+    "StreamEntry",
     "SyncCaller",
     "Template",
     "Timer",
@@ -203,6 +209,7 @@ __all__ = [
     "Within",
     "Workflow",
     "aio",
+    "append",
     "cancel_if",
     "dashboard",
     "events",
@@ -246,7 +253,9 @@ _HOMES = {
     "definitions.decisions": "Decision Recorded Timer TimerCancelled",
     "definitions.node_options": "PREVIOUS",
     "definitions.decorators": "StepMaker step workflow",
-    "definitions.durable": "now patched publish random receive send sleep sleep_until step_guard uuid",
+    "definitions.durable": (
+        "append now patched publish random receive send sleep sleep_until step_guard uuid"
+    ),
     "app.bulk": "Changed",
     "app.graphs": "NodeState",
     "app.dead_letters": "Backlog DeadLetter DeadLetters ReplayReport",
@@ -272,6 +281,8 @@ _HOMES = {
     "kernel.queues": "Queue Rate",
     "definitions.projections": "Projection",
     "app.run": "Run Runs",
+    "app.run_streams": "Stream StreamEntry",
+    "aio.run_streams": "AsyncStream",
     "execution.transactions": "AsyncTransaction Transaction",
     "execution.projection_view": "AsyncView View",
     "definitions.workflows": "Workflow cancel_if job_options on_exception task",

@@ -113,5 +113,10 @@ def wait_for(file: Path) -> None:
 
 
 @step(executor="process")
+def append_elsewhere(number: int) -> None:
+    detent.append("tokens", number)
+
+
+@step(executor="process")
 def publish_elsewhere(value: int) -> None:
     detent.publish("value", value)

@@ -67,6 +67,7 @@ def everything(ctx: Context, number: int) -> list[Any]:
     with contextlib.suppress(ValueError):
         broken("caught")
     detent.publish("state: half", number)
+    detent.append("log: half", number)
     with detent.step_guard("by hand") as guard:
         if guard.pending:
             guard.success({"by": "hand"})

@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant(
         "something new begins in a canceled run",
         "stores/batch/apply.py",
-        '    if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):',
+        "    if state == RunState.CANCELED and not _may_end(op):",
         "    if False:",
         ("conformance/test_records.py::test_nothing_new_begins_in_a_canceled_run[sqlite]",),
     ),

@@ -42,6 +42,7 @@ TWINS = [
     (detent.App, detent.AsyncApp),
     (detent.Run, detent.AsyncRun),
     (detent.Runs, detent.AsyncRuns),
+    (detent.Stream, detent.AsyncStream),
     (detent.Starter, detent.AsyncStarter),
     (detent.Within, detent.AsyncWithin),
     (detent.View, detent.AsyncView),

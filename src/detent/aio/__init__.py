@@ -9,11 +9,25 @@ Async workflows and steps run on the loop that opened the app.
 
 from .app import AsyncApp
 from .run import AsyncRun
-from .waits import now, patched, publish, random, receive, send, sleep, sleep_until, step_guard, timeout, uuid
+from .waits import (
+    append,
+    now,
+    patched,
+    publish,
+    random,
+    receive,
+    send,
+    sleep,
+    sleep_until,
+    step_guard,
+    timeout,
+    uuid,
+)
 
 __all__ = [
     "AsyncApp",
     "AsyncRun",
+    "append",
     "now",
     "patched",
     "publish",

@@ -14,6 +14,7 @@ from ..app.graphs import NodeState
 from ..app.listing import Filters, RunQueries, Walk, find_runs
 from ..app.outcomes import end_for_body
 from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
+from ..app.run_streams import Reading
 from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from ..app.waiters import found
 from ..app.waiting import WaitReason, waiting_for
@@ -25,6 +26,7 @@ from ..errors import ResultTimeout
 from ..kernel.ancestry import Broken
 from ..kernel.drawing import to_dot, to_mermaid
 from ..kernel.rows import RunEnd, RunState
+from .run_streams import AsyncStream
 from .threads import in_thread
 from .waits import now
 
@@ -182,6 +184,15 @@ class AsyncRun(RunFacts, Generic[R]):
             if watching.over:
                 return
             await asyncio.sleep(watching.wait)
+
+    def stream(self, name: str, *, after: int = 0, follow: bool = True) -> AsyncStream:
+        """Read a stream of the run: `async for token in run.stream("tokens")`; see `Run.stream`."""
+        return AsyncStream(Reading(self._engine, self.id, name, after=after, follow=follow))
+
+    async def streams(self) -> list[str]:
+        """The names of the run's streams; see `Run.streams`."""
+        found = await in_thread(lambda: self._engine.store.streams(self.id))
+        return [name for name, _, _ in found]
 
     async def waiting_for(self) -> list[WaitReason]:
         """What the run waits for at this moment; see `Run.waiting_for`."""

@@ -15,10 +15,11 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from ..arguments import check_moment, check_text
 from ..clock import to_micros
 from ..definitions.awaitables import refuse_without_loop, watched
-from ..definitions.context import Call, Frame, current_frame, publish_here
+from ..definitions.context import Call, Frame, aappend_here, current_frame, publish_here
 from ..definitions.durable import (
     MISSING,
     AsyncStepGuardView,
+    checked_append,
     checked_receive,
     checked_send,
     needed_frame,
@@ -133,6 +134,20 @@ async def publish(name: str, value: Any) -> None:
         await frame.adrive(frame.publish(name, value))
     else:
         publish_here(name, value)
+
+
+@_durable
+def append(name: str, value: Any, *, keep: int | None = None) -> Coroutine[Any, Any, None]:
+    """Append a value to a stream of the run; see `detent.append`.
+
+    async for token in model.generate(prompt):
+        await detent.aio.append("tokens", token)
+    """
+    checked_append(name, keep)
+    frame = current_frame("append")
+    if frame is None:
+        return aappend_here(name, value, keep)
+    return frame.adrive(frame.append(name, value, keep))
 
 
 @_durable

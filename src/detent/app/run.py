@@ -24,6 +24,7 @@ from .graphs import NodeState
 from .listing import Filters, RunQueries, Walk, find_runs
 from .outcomes import end_for_body
 from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
+from .run_streams import Reading, Stream
 from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from .waiters import found
 from .waiting import WaitReason, waiting_for
@@ -119,6 +120,20 @@ class Run(RunFacts, Generic[R]):
             if watching.over:
                 return
             time.sleep(watching.wait)
+
+    def stream(self, name: str, *, after: int = 0, follow: bool = True) -> Stream:
+        """Read a stream of the run from its beginning, live and from any process, until the run is over.
+
+            for token in run.stream("tokens"): ...
+
+        `after` continues behind a position (`Stream.entries()` has positions).  `follow=False` ends with
+        the latest entry instead of waiting for more.
+        """
+        return Stream(Reading(self._engine, self.id, name, after=after, follow=follow))
+
+    def streams(self) -> list[str]:
+        """The names of the streams that the run has appended to."""
+        return [name for name, _, _ in self._engine.store.streams(self.id)]
 
     @property
     def waiting_for(self) -> list[WaitReason]:

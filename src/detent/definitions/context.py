@@ -163,6 +163,8 @@ class Frame(Protocol):
 
     def publish(self, name: str, value: Any) -> Call[None]: ...
 
+    def append(self, name: str, value: Any, keep: int | None) -> Call[None]: ...
+
     def send(self, run_id: str, name: str, value: Any) -> Call[None]: ...
 
     def outcome_of(self, run_id: str, timeout: int | None) -> Call[RunEnd]: ...
@@ -221,6 +223,12 @@ class StepBackend(Protocol):
         """Show a value of the run to others, without waiting until it is durable."""
         ...
 
+    def append_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
+        """Append a value to a stream of the run."""
+        ...
+
+    async def aappend_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None: ...
+
 
 class Context:
     """The context of a running step or workflow.
@@ -237,6 +245,7 @@ class Context:
     It is never recorded as input, and you can pass it on.
     """
 
+    unwritten = 0  # characters that it appended to streams since an append last waited for its commit
     lost = 0  # how many of the attempts before this one died with their worker, where that is known
 
     def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
@@ -432,17 +441,37 @@ os.register_at_fork(after_in_child=_leave_run)
 
 def publish_here(name: str, value: Any) -> None:
     """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
-    step = step_var.get()
+    step = _publishing_step("publish")
     if step is not None:
         step._backend.post_published(step, name, value)
-    elif (where := unrecorded_var.get()) is not None:
-        raise NotInRun("detent.publish()", f"it was called in {where}")
-    elif threading.current_thread() in _in_steps:
+
+
+def append_here(name: str, value: Any, keep: int | None) -> None:
+    """Append to a stream from a step, a node or an effect; outside of runs it does nothing."""
+    step = _publishing_step("append")
+    if step is not None:
+        step._backend.append_entry(step, name, value, keep)
+
+
+async def aappend_here(name: str, value: Any, keep: int | None) -> None:
+    """The same on an event loop."""
+    step = _publishing_step("append")
+    if step is not None:
+        await step._backend.aappend_entry(step, name, value, keep)
+
+
+def _publishing_step(what: str) -> Context | None:
+    """The step that runs here; None outside of runs.  Refused where the step is not known."""
+    step = step_var.get()
+    if step is None and (where := unrecorded_var.get()) is not None:
+        raise NotInRun(f"detent.{what}()", f"it was called in {where}")
+    if step is None and threading.current_thread() in _in_steps:
         raise NotInRun(
-            "detent.publish()",
+            f"detent.{what}()",
             "it was called in a thread that a step started; copy the context: "
-            "contextvars.copy_context().run(detent.publish, ...)",
+            f"contextvars.copy_context().run(detent.{what}, ...)",
         )
+    return step
 
 
 def current_frame(what: str) -> Frame | None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from ..arguments import (
+    check_count,
     check_duration,
     check_message,
     check_moment,
@@ -25,7 +26,7 @@ from ..arguments import (
 )
 from ..clock import span_micros, to_micros
 from ..errors import BlockingCall, NotInRun
-from .context import Frame, current_frame, publish_here
+from .context import Frame, append_here, current_frame, publish_here
 
 MISSING: Any = object()
 T = TypeVar("T")
@@ -166,6 +167,26 @@ def publish(name: str, value: Any) -> None:
         publish_here(name, value)
 
 
+def append(name: str, value: Any, *, keep: int | None = None) -> None:
+    """Append a value to a stream of the run; `run.stream(name)` reads all of them in order, live or later.
+
+        for token in model.generate(prompt):
+            detent.append("tokens", token)
+
+        detent.append("log", "page 7 is done", keep=1000)
+
+    In a workflow each value is appended exactly once.  In a step, a node or an effect it rarely waits, and
+    an attempt that is repeated appends again: `StreamEntry.attempt` tells the attempts apart.  `keep=1000`
+    removes all but the latest 1000 entries of the stream.
+    """
+    checked_append(name, keep)
+    frame = blocking_frame("append")
+    if frame is not None:
+        frame.drive(frame.append(name, value, keep))
+    else:
+        append_here(name, value, keep)
+
+
 def send(run_id: str, name: str, value: Any = None) -> None:
     """Send a message to another run, exactly once.
 
@@ -232,6 +253,13 @@ def checked_receive(name: str, timeout: timedelta | float | None) -> int | None:
     check_text("detent.receive()", "name", name, example="approved")
     seconds = check_timeout("detent.receive()", timeout)
     return None if seconds is None else span_micros(seconds)
+
+
+def checked_append(name: str, keep: int | None) -> None:
+    """Check the name of a stream, and how many of its entries stay."""
+    check_text("detent.append()", "name", name, example="tokens")
+    if keep is not None:
+        check_count("detent.append()", "keep", keep, least=1)
 
 
 def checked_send(run_id: str, name: str) -> None:

@@ -33,7 +33,7 @@ from ..events import Drifted
 from ..kernel import rows as kernel_rows
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.operations import Record, Verdict
-from ..kernel.rows import Claimed, NewExecution, NewRun, StepState
+from ..kernel.rows import Claimed, NewEntry, NewExecution, NewRun, StepState
 from ..stores.driver import user_transaction
 from .calls import encode_call, same_call
 from .deadlines import deadline_exceeded, has_passed
@@ -41,6 +41,7 @@ from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
 from .publish import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
+from .run_streams import aappend_entry, append_entry
 from .services import Services
 
 T = TypeVar("T")
@@ -120,7 +121,12 @@ class FrameCore:
             **facts,
         )
 
-    def record(self, *steps: kernel_rows.Step, consume: list[int] | None = None) -> Routine[None]:
+    def record(
+        self,
+        *steps: kernel_rows.Step,
+        consume: list[int] | None = None,
+        appends: list[NewEntry] | None = None,
+    ) -> Routine[None]:
         """Make entries durable, with whatever waits to be written."""
         rows = [*self.unwritten, *steps]
         if self.turns is not None:
@@ -132,6 +138,7 @@ class FrameCore:
             run_id=self.run_id,
             steps=rows,
             consume=consume or [],
+            appends=appends or [],
             about=self.claimed,
         )
         self.carrying += carried
@@ -550,6 +557,12 @@ class FrameCore:
 
     def post_published(self, step: Context, name: str, value: Any) -> None:
         post_published(self.services, self.claimed, name, value, seq=self.journal.next_seq())
+
+    def append_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
+        append_entry(self.services, self.claimed, step, name, value, keep)
+
+    async def aappend_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
+        await aappend_entry(self.services, self.claimed, step, name, value, keep)
 
     def _progress(self, step: Context, loop: int, text: str) -> Record:
         key = progress_key(step.key, loop)

@@ -1,4 +1,4 @@
-"""Routines that wait, and values that are recorded: sleep, receive, publish, send, now, patched."""
+"""Routines that wait, and values that are recorded: sleep, receive, publish, append, send, now, patched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..definitions.durable import MISSING
 from ..errors import InvalidState, ReceiveTimeout, ResultTimeout, RunNotFound
 from ..kernel.journal import FINAL, POINTS, order_key
 from ..kernel.operations import Send
-from ..kernel.rows import Await, Message, RunEnd, RunRow, RunState, Step, StepState
+from ..kernel.rows import MAIN, Await, Message, NewEntry, RunEnd, RunRow, RunState, Step, StepState
 from .calls import encode_call
 from .failures import encode_error
 from .frame import FrameCore
@@ -69,6 +69,28 @@ def publish(frame: FrameCore, key: str, name: str, value: Any) -> Routine[None]:
         yield from frame.checkpoint()
         yield from frame.record(
             frame.entry(key, "publish", name, StepState.COMPLETED, result=text, finished_at=frame.now())
+        )
+
+
+def append(frame: FrameCore, key: str, name: str, value: Any, keep: int | None) -> Routine[None]:
+    """Append and record in one commit: the entry is stored exactly once."""
+    if frame.journal.find(key) is None:
+        frame.begin_new(key, "append", name)
+        text = frame.encode(value, f"a value of the stream {name!r}")
+        yield from frame.checkpoint()
+        entry = NewEntry(
+            run_id=frame.run_id,
+            name=name,
+            entry_id=key,
+            step=MAIN,
+            attempt=1,
+            value=text,
+            appended_at=frame.now(),
+            keep=keep,
+        )
+        facts = {"result": "null", "finished_at": frame.now()}
+        yield from frame.record(
+            frame.entry(key, "append", name, StepState.COMPLETED, **facts), appends=[entry]
         )
 
 

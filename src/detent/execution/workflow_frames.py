@@ -308,6 +308,10 @@ class Frame(FrameCore):
         key = self.scope().key(f"publish/{name}")
         return Call(key, name, waits.publish(self, key, name, value))
 
+    def append(self, name: str, value: Any, keep: int | None) -> Call[None]:
+        key = self.scope().key(f"append/{name}")
+        return Call(key, name, waits.append(self, key, name, value, keep))
+
     def send(self, run_id: str, name: str, value: Any) -> Call[None]:
         key = self.scope().key(f"send/{name}")
         return Call(key, name, waits.send(self, key, run_id, name, value))

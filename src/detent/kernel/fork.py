@@ -17,11 +17,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..errors import InvalidState
 from .control import GIVEN_AWAY, set_aside
-from .journal import ORDER, REFUSED
+from .journal import ORDER, POINTS
 from .rows import MAIN, SCHEDULED_STATES, ExecutionRow, ExecutionState, RunRow, RunState, Step, StepState
 from .settle import Outcome
 
-_POINTS = ("step", "spawn", "child", REFUSED, "receive", "sleep", "publish", "send", "result")
+_POINTS = (*POINTS, "result")
 _NEVER_KEPT = ("undo", "progress")
 _UNDO = "undo/"  # in front of the key of a step: its compensation
 _SPAWNED = "spawned/"  # in front of the key of a spawned step: it has a compensation

@@ -19,14 +19,15 @@ from .rows import Step, StepState
 
 FINAL = (StepState.COMPLETED, StepState.FAILED)
 # Entries whose sequence number is the place of their answer in the recorded order.
-ANSWERS = ("step", "receive", "publish", "send", "result")
+ANSWERS = ("step", "receive", "publish", "append", "send", "result")
 # Entries that only give the place of an answer whose own entry does not: the end of a sleep, of spawned
 # work, of a child; and the cancellation of a call by the workflow's own code.
 ORDER, CANCEL = "order", "cancel"
 ACCEPTED = "accepted"  # an operator accepted that the code differs from what was recorded before
 # What the code asked for as a point of its own way; values, marks and places only go along.
 REFUSED = "refused"  # a child that was not started: its id belongs to another run
-POINTS = ("step", "spawn", "child", REFUSED, "sleep", "receive", "publish", "send")
+POINTS = ("step", "spawn", "child", REFUSED, "sleep", "receive", "publish", "append", "send")
+NAMED = ("receive", "publish", "append", "send")  # their keys end with a name that users choose
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +155,7 @@ class Journal:
 def line_of(step: Step) -> str:
     """The line that a step belongs to: `branch:` for `branch:charge#2`, nothing for the main line."""
     # The names of messages may have a colon of their own.
-    own = step.key.rfind(f"{step.kind}/{step.name}") if step.kind in ("receive", "publish", "send") else -1
+    own = step.key.rfind(f"{step.kind}/{step.name}") if step.kind in NAMED else -1
     end = own if own >= 0 else step.key.rfind(":") + 1
     return step.key[:end]
 

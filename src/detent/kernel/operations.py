@@ -15,6 +15,7 @@ from .rows import (
     ExecutionState,
     GraphPart,
     HistoryRow,
+    NewEntry,
     NewExecution,
     NewRun,
     Readiness,
@@ -55,6 +56,7 @@ class Record(Operation):
     reopen: bool = False  # overwrite an entry that was final: a failed undoing is tried again
     once: bool = False  # fail where it is recorded: user code has written in the same transaction
     consume: list[int] = []
+    appends: list[NewEntry] = []  # to streams of the run
     about: Claimed | None = None  # the execution that writes it, for events
 
 

@@ -164,6 +164,29 @@ class Step(Row):
     finished_at: int | None = None
 
 
+class NewEntry(Row):
+    """A value to append to a stream of a run; the store gives it its position."""
+
+    run_id: str
+    name: str  # of the stream
+    entry_id: str  # the same entry is stored once, also if its commit has to be repeated
+    step: str
+    attempt: int
+    value: str
+    appended_at: int
+    keep: int | None = None  # of the stream, only so many of the latest entries stay
+
+
+class EntryRow(Row):
+    """An entry of a stream."""
+
+    position: int
+    step: str
+    attempt: int
+    value: str
+    appended_at: int
+
+
 class Error(msgspec.Struct, omit_defaults=True):
     """An exception as it is stored.
 

@@ -36,6 +36,7 @@ from .verbs import claims, control, deadlines, graphs, listing, nodes, retention
 from .verbs.deciders import DeciderVerbs
 from .verbs.heal import known_jobs
 from .verbs.queue_verbs import QueueVerbs
+from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs, QueueVerbs, ScheduleVerbs):
+class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
     """The verbs of Detent on one database."""
 
     # Schema

@@ -223,7 +223,7 @@ def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str
     """Lock the runs that the batch may change, or whose end it depends on."""
     wanted: set[str] = set()
     for op in operations:
-        if isinstance(op, Record) and not (op.children or op.executions):
+        if isinstance(op, Record) and not (op.children or op.executions or op.appends):
             continue
         if isinstance(op, Record | Send):
             wanted.add(op.run_id)
@@ -351,7 +351,8 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
         return Verdict.STALE
     state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
     # (Undoing goes on in a canceled run; only whatever else it does is refused.)
-    if state == RunState.CANCELED and not any(step.kind == "undo" for step in op.steps):
+    # (A step that is still executing appends to its streams until it ends.)
+    if state == RunState.CANCELED and not _may_end(op):
         return Verdict.CANCELED
     if op.children is not None and op.children.chosen:
         conflict = conflict_of_children(op.children.runs, seen.known)
@@ -371,7 +372,13 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
     if op.children is not None:
         _begin(op.children, {run.id for run in op.children.runs}, seen, changes)
     changes.consumed += [{"seq": seq} for seq in op.consume]
+    changes.appends += op.appends
     return Verdict.APPLIED
+
+
+def _may_end(op: Record) -> bool:
+    """Whether a record belongs to what still executes in a canceled run."""
+    return any(step.kind == "undo" for step in op.steps) or (bool(op.appends) and not op.steps)
 
 
 def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Settled:

@@ -19,6 +19,7 @@ from ...kernel.rows import (
     EndedExecution,
     GraphPart,
     HistoryRow,
+    NewEntry,
     NewExecution,
     NewRun,
     Readiness,
@@ -31,6 +32,7 @@ from ..verbs.cancel import cancel_rest, wake_waiting
 from ..verbs.deadlines import rows_of
 from ..verbs.listing import attribute_rows, mark_drifted
 from ..verbs.queues import give_keys
+from ..verbs.run_streams import append
 from . import readiness
 
 
@@ -60,6 +62,7 @@ class Changes(msgspec.Struct):
     finished: set[str] = field(default_factory=set)  # runs of graphs that ended with nodes scheduled
     waits: list[dict[str, str]] = field(default_factory=list)
     over: set[str] = field(default_factory=set)  # runs whose end nodes of other runs wait for
+    appends: list[NewEntry] = field(default_factory=list)
     drifted: set[str] = field(default_factory=set)  # runs to mark as drifted
     now: int = 0
 
@@ -137,6 +140,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         send(tx, statement, rows)
     if attributes := attribute_rows(changes.runs):
         send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
+    if changes.appends:
+        append(tx, changes.appends)
     if changes.drifted:
         mark_drifted(tx, changes.drifted)
     if deadlines := rows_of(changes.runs):

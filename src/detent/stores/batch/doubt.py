@@ -10,6 +10,7 @@ from ...kernel.operations import Operation, Park, Record, Settle, Settled, Start
 from ...kernel.rows import ExecutionState, NewRun
 from ...kernel.settle import Outcome
 from ..driver import Tx, batch
+from ..verbs.run_streams import has_entry
 from .conflicts import conflict_of, conflict_of_children, known_runs
 from .deciders import decided_already
 
@@ -47,6 +48,8 @@ def already_applied(tx: Tx, op: Operation) -> Any:
     if isinstance(op, Start):
         return _already_started(tx, op)
     if isinstance(op, Record):
+        if op.appends:
+            return Verdict.APPLIED if has_entry(tx, op.appends[-1]) else None
         if op.executions or op.children:
             nodes = {row.node for row in op.executions} | {run.parent_key for run in _children(op)}
             rows = tx.query(tx.sql.journal, rows=batch([{"id": op.run_id}]))

@@ -101,7 +101,9 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     ends: dict[str, End] = {}
     for op in operations:
         if isinstance(op, Record):
-            if op.executions or op.children or op.consume or op.reopen or op.once:
+            if op.executions or op.children or op.consume:
+                return None
+            if op.reopen or op.once or op.appends:
                 return None
             for step in op.steps:
                 if (step.run_id, step.key) in steps or unfit(step) is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ...errors import NameUnfit
 from ...kernel.decide import Decide, Enqueue
 from ...kernel.operations import Operation, Record, Send, Settle, Start
-from ...kernel.rows import Attribute, NewExecution, NewRun, Step
+from ...kernel.rows import Attribute, NewEntry, NewExecution, NewRun, Step
 from ..verbs.listing import attribute_text
 
 LONGEST_NAME = 255
@@ -29,6 +29,10 @@ def unfit(step: Step) -> NameUnfit | None:
     return _first(("step", step.key, LONGEST_KEY), ("step", step.name, LONGEST_NAME))
 
 
+def unfit_entry(entry: NewEntry) -> NameUnfit | None:
+    return _first(("stream", entry.name, LONGEST_NAME), ("step", entry.entry_id, LONGEST_KEY))
+
+
 def unfit_key(key: str) -> NameUnfit | None:
     """What is wrong with a key of a projection's view."""
     return _first(("view key", key, LONGEST_NAME))
@@ -40,6 +44,7 @@ def _look(op: Operation) -> Iterator[NameUnfit | None]:
         yield from map(_execution, op.executions)
         if op.children is not None:
             yield from _start(op.children)
+        yield from map(unfit_entry, op.appends)
     elif isinstance(op, Start):
         yield from _start(op)
     elif isinstance(op, Send):

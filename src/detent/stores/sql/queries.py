@@ -27,6 +27,7 @@ TABLES_OF_A_RUN = {
     "detent_events": "PRIMARY",
     "detent_inputs": "detent_inputs_id",
     "detent_snapshots": "PRIMARY",
+    "detent_streams": "PRIMARY",
 }
 FINAL = "('finished', 'failed', 'canceled')"
 # A canceled run is over, and may still be undoing what it did.

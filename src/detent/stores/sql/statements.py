@@ -21,6 +21,7 @@ from .dialect import Dialect, columns_of, insert
 from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 from .projections import ProjectionStatements, build_projections
 from .queues import QueueStatements, build_queues
+from .run_streams import RunStreamStatements, build_run_streams
 from .schedules import ScheduleStatements, build_schedules
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
@@ -60,6 +61,7 @@ class Statements(msgspec.Struct, frozen=True):
     graphs: GraphStatements
     deadlines: DeadlineStatements
     schedules: ScheduleStatements
+    run_streams: RunStreamStatements
     deciders: DeciderStatements
     projections: ProjectionStatements
     queues: QueueStatements
@@ -221,6 +223,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         graphs=build_graphs(d),
         deadlines=build_deadlines(d),
         schedules=build_schedules(d),
+        run_streams=build_run_streams(d),
         deciders=build_deciders(d, run_columns),
         projections=build_projections(d),
         queues=build_queues(d),

@@ -1,0 +1,110 @@
+"""Reading streams of a run, from any process: `run.stream("tokens")`.
+
+A reader asks for the entries beyond the last position that it has seen: often while entries come, and
+seldom while none do.  It ends when the run is over and nothing of it executes any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from ..arguments import check_count, check_flag, check_text
+from ..clock import from_micros
+from ..definitions.context import current_frame
+from ..errors import InvalidState
+from .engine import Engine
+
+FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5  # seconds between two looks
+PAGE = 200  # entries that are read at once
+LAST = 2**62  # a position that no entry has
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One entry of a stream, with its position.
+
+        for entry in run.stream("tokens").entries():
+            print(entry.position, entry.value)
+
+    `step` is the step that appended it (`main`: the workflow itself), and `attempt` its attempt: a step that
+    is repeated after a failure or a crash appends its values again.
+    """
+
+    position: int
+    value: Any
+    step: str
+    attempt: int
+    at: datetime
+
+
+class Reading:
+    """One reader's place in a stream."""
+
+    def __init__(self, engine: Engine, run_id: str, name: str, *, after: int, follow: bool) -> None:
+        check_text("run.stream()", "name", name, example="tokens")
+        self._after = check_count("run.stream()", "after", after, least=0, most=LAST)
+        self._follow = check_flag("run.stream()", "follow", follow)
+        if current_frame("run.stream()") is not None:
+            raise InvalidState(
+                "read a stream in a workflow", run_id, "not the same for every replay", "read it in a step"
+            )
+        self._engine = engine
+        self._run_id = run_id
+        self._name = name
+        self.wait = FIRST_LOOK  # seconds until the next look
+        self.over = False
+
+    def look(self) -> list[StreamEntry]:
+        """The next entries; `over` says that there will be no others."""
+        found = self._page()
+        if not found and not (self._follow and self._engine.store.streams_may_grow(self._run_id)):
+            # What was appended before the end is there when the end is seen.
+            found = self._page()
+            self.over = not found
+        self.wait = FIRST_LOOK if found else min(self.wait * 2, LONGEST_LOOK)
+        return found
+
+    def _page(self) -> list[StreamEntry]:
+        decode = self._engine.services.codec.decode
+        rows = self._engine.store.stream(self._run_id, self._name, after=self._after, limit=PAGE)
+        if rows:
+            self._after = rows[-1].position
+        return [
+            StreamEntry(row.position, decode(row.value), row.step, row.attempt, from_micros(row.appended_at))
+            for row in rows
+        ]
+
+
+class Stream(Iterator[Any]):
+    """The values of a stream, in order; see `Run.stream`.
+
+    for token in run.stream("tokens"):
+        print(token, end="", flush=True)
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._entries = self._read()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries).value
+
+    def entries(self) -> Iterator[StreamEntry]:
+        """The same with positions: continue later with `run.stream(name, after=entry.position)`."""
+        return self._entries
+
+    def _read(self) -> Iterator[StreamEntry]:
+        while True:
+            found = self._reading.look()
+            yield from found
+            if self._reading.over:
+                return
+            if not found:
+                time.sleep(self._reading.wait)
