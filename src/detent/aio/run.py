@@ -14,7 +14,7 @@ from ..app.graphs import NodeState
 from ..app.listing import Filters, RunQueries, Walk, find_runs
 from ..app.outcomes import end_for_body
 from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
-from ..app.run_streams import Reading
+from ..app.run_streams import Reading, append_to, publish_for
 from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from ..app.waiters import found
 from ..app.waiting import WaitReason, waiting_for
@@ -184,6 +184,17 @@ class AsyncRun(RunFacts, Generic[R]):
             if watching.over:
                 return
             await asyncio.sleep(watching.wait)
+
+    async def publish(self, name: str, value: Any) -> None:
+        """Publish a value of an active run from outside; see `Run.publish`."""
+        await self._from_outside(publish_for, name, value)
+
+    async def append(self, name: str, value: Any) -> None:
+        """Append to a stream of an active run from outside; see `Run.append`."""
+        await self._from_outside(append_to, name, value)
+
+    async def _from_outside(self, write: Callable[[Engine, str, str, Any], None], *args: Any) -> None:
+        await in_thread(lambda: write(self._engine, self.id, *args))
 
     def stream(self, name: str, *, after: int = 0, follow: bool = True) -> AsyncStream:
         """Read a stream of the run: `async for token in run.stream("tokens")`; see `Run.stream`."""

@@ -24,7 +24,7 @@ from .graphs import NodeState
 from .listing import Filters, RunQueries, Walk, find_runs
 from .outcomes import end_for_body
 from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
-from .run_streams import Reading, Stream
+from .run_streams import Reading, Stream, append_to, publish_for
 from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
 from .waiters import found
 from .waiting import WaitReason, waiting_for
@@ -120,6 +120,14 @@ class Run(RunFacts, Generic[R]):
             if watching.over:
                 return
             time.sleep(watching.wait)
+
+    def publish(self, name: str, value: Any) -> None:
+        """Publish a value of an active run from outside, for example from a script of a step."""
+        publish_for(self._engine, self.id, name, value)
+
+    def append(self, name: str, value: Any) -> None:
+        """Append to a stream of an active run from outside."""
+        append_to(self._engine, self.id, name, value)
 
     def stream(self, name: str, *, after: int = 0, follow: bool = True) -> Stream:
         """Read a stream of the run from its beginning, live and from any process, until the run is over.

@@ -1,4 +1,4 @@
-"""Reading streams of a run, from any process: `run.stream("tokens")`.
+"""Streams of a run from outside, in any process: `run.stream("tokens")`, `run.append("log", "seen")`.
 
 A reader asks for the entries beyond the last position that it has seen: often while entries come, and
 seldom while none do.  It ends when the run is over and nothing of it executes any more.
@@ -16,6 +16,9 @@ from ..arguments import check_count, check_flag, check_text
 from ..clock import from_micros
 from ..definitions.context import current_frame
 from ..errors import InvalidState
+from ..execution.publish import published_row
+from ..ids import uuid7
+from ..kernel.rows import NewEntry
 from .engine import Engine
 
 FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5  # seconds between two looks
@@ -30,8 +33,8 @@ class StreamEntry:
         for entry in run.stream("tokens").entries():
             print(entry.position, entry.value)
 
-    `step` is the step that appended it (`main`: the workflow itself), and `attempt` its attempt: a step that
-    is repeated after a failure or a crash appends its values again.
+    `step` is the step that appended it (`main`: the workflow itself; empty: `run.append()`), and `attempt`
+    its attempt: a step that is repeated after a failure or a crash appends its values again.
     """
 
     position: int
@@ -108,3 +111,33 @@ class Stream(Iterator[Any]):
                 return
             if not found:
                 time.sleep(self._reading.wait)
+
+
+def append_to(engine: Engine, run_id: str, name: str, value: Any) -> None:
+    """Append to a stream of a run from outside; see `Run.append`."""
+    check_text("run.append()", "name", name, example="tokens")
+    _refuse_in_workflow("append", run_id)
+    entry = NewEntry(
+        run_id=run_id,
+        name=name,
+        entry_id=uuid7(),
+        step="",
+        attempt=1,
+        value=engine.services.codec.encode(value, f"a value of the stream {name!r}"),
+        appended_at=engine.clock.now(),
+    )
+    engine.store.append(entry)
+
+
+def publish_for(engine: Engine, run_id: str, name: str, value: Any) -> None:
+    """Publish a value of a run from outside; see `Run.publish`."""
+    check_text("run.publish()", "name", name, example="progress")
+    _refuse_in_workflow("publish", run_id)
+    text = engine.services.codec.encode(value, f"the published value {name!r}")
+    engine.store.publish(published_row(run_id, name, text, now=engine.clock.now()))
+
+
+def _refuse_in_workflow(what: str, run_id: str) -> None:
+    if current_frame(f"run.{what}()") is not None:
+        hint = f"call detent.{what}() for the workflow's own run, or do it in a step"
+        raise InvalidState(f"{what} in a workflow", run_id, "not recorded", hint)

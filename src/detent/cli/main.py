@@ -15,6 +15,7 @@ from .demo import demo
 from .doctor import doctor
 from .graphs import graph, reattempt, skip, verify
 from .queues import queues
+from .run_streams import publish, stream
 from .runs import runs
 from .schedules import schedules
 from .show import history, show, workers
@@ -48,6 +49,8 @@ for _command in (
     skip,
     reattempt,
     send,
+    stream,
+    publish,
     fork,
     verify,
     check_command,

@@ -22,6 +22,7 @@ from ..stores.verbs.listing import attribute_text
 from .command import app_argument, command, id_argument, json_option
 from .drift import drift_lines
 from .find_app import opened
+from .follow import followed
 from .json_documents import (
     execution_document,
     history_document,
@@ -79,23 +80,36 @@ def show(app: str, id: str, file: Path | None, as_json: bool) -> None:
         _print_head(out, found, run)
         _print_timeline(out, found, run, executions)
         _print_errors(out, executions)
+        out.print()
         _print_history(out, run, _noted(run))
         if file is not None:
             out.print(f"written to {file}", style="dim")
 
 
-@command(example="detent history shop:app order-42")
+@command(example="detent history shop:app order-42\ndetent history shop:app order-42 --follow")
 @app_argument
 @id_argument
+@click.option("--follow", "-f", is_flag=True, help="Print new events as they come, until the run is over.")
 @json_option
-def history(app: str, id: str, as_json: bool) -> None:
-    """List everything that happened to a run, in order."""
+def history(app: str, id: str, follow: bool, as_json: bool) -> None:
+    """List everything that happened to a run, in order.
+
+    With --follow and --json, one document per line.
+    """
     with opened(app) as found:
         run = found.run(id)
+        if follow:
+            for event in followed(run):
+                if as_json:
+                    click.echo(msgspec.json.encode(history_document([event])[0]).decode())
+                else:
+                    _print_history(console(), run, [event])
+            return
         happenings = run.history()
         if as_json:
             write_json(history_document(happenings))
         else:
+            console().print()
             _print_history(console(), run, happenings)
 
 
@@ -238,7 +252,6 @@ def _print_history(out: Console, run: Run[Any], happenings: list[HistoryEvent]) 
         detail = item.detail if isinstance(item.detail, dict) else {}
         facts = "  ".join(f"{name} {_word(value)}" for name, value in detail.items() if value is not None)
         rows.add_row(f"{local_time(item.at)}  +{after}", item.event, Text(facts))
-    out.print()
     out.print(rows)
 
 

@@ -17,21 +17,30 @@ from .services import Services
 
 def post_published(services: Services, claimed: Claimed, name: str, value: Any, *, seq: int = 0) -> None:
     """Hand the value to the committer, before what this caller commits next."""
-    now = services.clock.now()
-    row = rows.Step(
-        run_id=claimed.run_id,
-        key=f"published/{name}",
-        seq=seq,
-        kind="published",
-        name=name,
-        state=StepState.WAITING,  # so that the next value replaces it
-        written_by=claimed.attempt,
-        result=services.codec.encode(value, f"the published value {name!r}"),
-        started_at=now,
-        finished_at=now,
+    text = services.codec.encode(value, f"the published value {name!r}")
+    row = published_row(
+        claimed.run_id, name, text, seq=seq, written_by=claimed.attempt, now=services.clock.now()
     )
     problem = unfit(row)
     if problem is not None:
         raise problem
     record = Record(worker=claimed.worker, run_id=claimed.run_id, steps=[row])
     services.committer.post(record, forever=True)
+
+
+def published_row(
+    run_id: str, name: str, text: str, *, now: int, seq: int = 0, written_by: int = 0
+) -> rows.Step:
+    """The row of the latest value under a name."""
+    return rows.Step(
+        run_id=run_id,
+        key=f"published/{name}",
+        seq=seq,
+        kind="published",
+        name=name,
+        state=StepState.WAITING,  # so that the next value replaces it
+        written_by=written_by,
+        result=text,
+        started_at=now,
+        finished_at=now,
+    )
