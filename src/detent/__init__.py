@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .dashboard import dashboard
     from .definitions.arrows import NodeGroup, NodeRef, Outputs
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
+    from .definitions.completion import as_completed, first
     from .definitions.context import Context, Cursor, LogFields, RunInfo, log_fields
     from .definitions.deciders import Decider, EffectContext, Transition, Upcaster, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
@@ -210,9 +211,11 @@ __all__ = [
     "Workflow",
     "aio",
     "append",
+    "as_completed",
     "cancel_if",
     "dashboard",
     "events",
+    "first",
     "job_options",
     "log_fields",
     "now",
@@ -248,6 +251,7 @@ _HOMES = {
     "dashboard": "dashboard",
     "definitions.arrows": "NodeGroup NodeRef Outputs",
     "definitions.callers": "AsyncCaller Handle SyncCaller",
+    "definitions.completion": "as_completed first",
     "definitions.context": "Context Cursor LogFields RunInfo log_fields",
     "definitions.deciders": "Decider EffectContext Transition Upcaster upcaster",
     "definitions.decisions": "Decision Recorded Timer TimerCancelled",

@@ -105,10 +105,33 @@ def maps() -> None:
     fetch.sync.map([1])  # type: ignore[list-item]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
+def maps_with_options() -> None:
+    assert_type(charge.map([1, 2], concurrency=20), list[str])
+    assert_type(fetch.sync.map(["u"], concurrency=20), list[bytes])
+    assert_type(charge.map([1, 2], return_exceptions=True), list[Any])
+    assert_type(pay.map([1, 2], extra={"currency": "USD"}, concurrency=2), list[Any])
+    charge.map(["1"], concurrency=20)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    charge.map([1], concurrent=20)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def races() -> None:
+    handles = [charge.spawn(1), charge.spawn(2)]
+    assert_type(detent.first(handles), Handle[str])
+    assert_type([handle.result() for handle in detent.as_completed(handles)], list[str])
+
+
+async def async_races() -> None:
+    handles = [fetch.spawn("a"), fetch.spawn("b")]
+    assert_type(await (await detent.aio.first(handles)), bytes)
+    assert_type([await handle async for handle in detent.aio.as_completed(handles)], list[bytes])
+
+
 async def async_maps() -> None:
     assert_type(await fetch.map(["u"]), list[bytes])
     assert_type(await look_up.map(["ann"]), list[int])
     assert_type(await charge.aio.map([1]), list[str])
+    assert_type(await fetch.map(["u"], concurrency=3), list[bytes])
+    assert_type(await fetch.map(["u"], return_exceptions=True), list[Any])
     await fetch.map([1])  # type: ignore[list-item]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await charge.aio.map(["1"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 

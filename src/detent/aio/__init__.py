@@ -8,6 +8,7 @@ Async workflows and steps run on the loop that opened the app.
 """
 
 from .app import AsyncApp
+from .completion import as_completed, first
 from .run import AsyncRun
 from .waits import (
     append,
@@ -28,6 +29,8 @@ __all__ = [
     "AsyncApp",
     "AsyncRun",
     "append",
+    "as_completed",
+    "first",
     "now",
     "patched",
     "publish",

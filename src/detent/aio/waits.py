@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from ..arguments import check_moment, check_text
 from ..clock import to_micros
 from ..definitions.awaitables import refuse_without_loop, watched
-from ..definitions.context import Call, Frame, aappend_here, current_frame, publish_here
+from ..definitions.context import Call, Frame, current_frame
 from ..definitions.durable import (
     MISSING,
     AsyncStepGuardView,
@@ -25,6 +25,7 @@ from ..definitions.durable import (
     needed_frame,
     span_of,
 )
+from ..definitions.publish import aappend_here, publish_here
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +34,7 @@ T = TypeVar("T")
 # called, as steps are, and not when its turn comes in an asyncio.gather().
 
 
-def _durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """In a run, the call must be awaited (awaiting.py)."""
     what = f"detent.aio.{function.__name__}"
     instead = f"detent.{function.__name__}(...)"
@@ -49,7 +50,7 @@ def _durable(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
     return call
 
 
-@_durable
+@durable
 def sleep(
     seconds: float | timedelta = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, weeks: float = 0
 ) -> Coroutine[Any, Any, None]:
@@ -62,7 +63,7 @@ def sleep(
     return asyncio.sleep(span / 1e6) if frame is None else frame.adrive(frame.sleep(span, None))
 
 
-@_durable
+@durable
 def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
     """Sleep durably until a moment; a moment in the past does not wait.
 
@@ -75,7 +76,7 @@ def sleep_until(moment: datetime) -> Coroutine[Any, Any, None]:
     return frame.adrive(frame.sleep(None, until))
 
 
-@_durable
+@durable
 async def now() -> datetime:
     """The current time, recorded: a replay gets the same value.
 
@@ -85,7 +86,7 @@ async def now() -> datetime:
     return datetime.now(UTC) if frame is None else await frame.adrive(frame.value("now", MISSING, datetime))
 
 
-@_durable
+@durable
 async def uuid() -> _uuid.UUID:
     """A random UUID, recorded: a replay gets the same value.
 
@@ -97,7 +98,7 @@ async def uuid() -> _uuid.UUID:
     return cast(_uuid.UUID, await frame.adrive(frame.value("uuid", _uuid.uuid4, _uuid.UUID)))
 
 
-@_durable
+@durable
 async def random() -> float:
     """A random number from 0 to 1, recorded: a replay gets the same value.
 
@@ -109,7 +110,7 @@ async def random() -> float:
     return cast(float, await frame.adrive(frame.value("random", _random.random, float)))
 
 
-@_durable
+@durable
 def receive(
     name: str, *, timeout: timedelta | float | None = None, default: Any = MISSING, type: Any = Any
 ) -> Coroutine[Any, Any, Any]:
@@ -122,7 +123,7 @@ def receive(
     return frame.adrive(frame.receive(name, span, default, type))
 
 
-@_durable
+@durable
 async def publish(name: str, value: Any) -> None:
     """Make a value visible while the run continues; see `detent.publish`.
 
@@ -136,7 +137,7 @@ async def publish(name: str, value: Any) -> None:
         publish_here(name, value)
 
 
-@_durable
+@durable
 def append(name: str, value: Any, *, keep: int | None = None) -> Coroutine[Any, Any, None]:
     """Append a value to a stream of the run; see `detent.append`.
 
@@ -150,7 +151,7 @@ def append(name: str, value: Any, *, keep: int | None = None) -> Coroutine[Any, 
     return frame.adrive(frame.append(name, value, keep))
 
 
-@_durable
+@durable
 def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]:
     """Send a message to another run, exactly once.
 
@@ -161,7 +162,7 @@ def send(run_id: str, name: str, value: Any = None) -> Coroutine[Any, Any, None]
     return frame.adrive(frame.send(run_id, name, value))
 
 
-@_durable
+@durable
 async def patched(id: str) -> bool:
     """Guard a change of a workflow's code; see `detent.patched`.
 

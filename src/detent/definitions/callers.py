@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
+from ..arguments import check_count, check_flag, refuse
 from ..errors import BlockingCall
 from .awaitables import refuse_without_loop, watched
 from .child_options import ChildOptions
@@ -89,24 +90,69 @@ class AsyncCaller(Generic[P, R_co]):
 
     @overload
     def map(
-        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A]
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(
-        self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]], items: Iterable[A]
+        self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
-    def map(self: Wraps[Callable[[A], T]], items: Iterable[A]) -> Coroutine[Any, Any, list[T]]: ...
+    def map(
+        self: Wraps[Callable[[A], T]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
-    def map(self: Wraps[Callable[[Context, A], T]], items: Iterable[A]) -> Coroutine[Any, Any, list[T]]: ...
-    def map(self: Any, items: Iterable[Any]) -> Coroutine[Any, Any, list[Any]]:
-        """Spawn one for each item; the results in order."""
+    def map(
+        self: Wraps[Callable[[Context, A], T]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, list[T]]: ...
+    @overload
+    def map(
+        self,
+        items: Iterable[Any],
+        *,
+        extra: Mapping[str, Any],
+        return_exceptions: bool = False,
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+    @overload
+    def map(
+        self,
+        items: Iterable[Any],
+        *,
+        return_exceptions: Literal[True],
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+    def map(
+        self: Any,
+        items: Iterable[Any],
+        *,
+        extra: Mapping[str, Any] | None = None,
+        return_exceptions: bool = False,
+        concurrency: int | None = None,
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Spawn one for each item; the results in order.  See `Step.map`."""
         definition: Called = self._definition
+        wanted = Mapped(definition.name, items, extra, return_exceptions, concurrency)
         frame = current_frame(definition.name)
         if frame is None:
-            return _map_plainly(definition, items)
+            return wanted.plainly(lambda args, kwargs: _call_plainly(definition.function, args, kwargs))
         refuse_without_loop(frame, f"{definition.name}.map", _sync_form(definition, ".map(...)"))
-        return watched(frame, f"{definition.name}.map", _map(frame, definition, self._options, items))
+        return watched(frame, f"{definition.name}.map", _map(frame, definition, self._options, wanted))
 
 
 class SyncCaller(Generic[P, R_co]):
@@ -152,22 +198,70 @@ class SyncCaller(Generic[P, R_co]):
         return frame.drive(_routine(frame, definition, args, kwargs, self._options))
 
     @overload
-    def map(self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A]) -> list[T]: ...
+    def map(
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> list[T]: ...
     @overload
-    def map(self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]], items: Iterable[A]) -> list[T]: ...
+    def map(
+        self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> list[T]: ...
     @overload
-    def map(self: Wraps[Callable[[A], T]], items: Iterable[A]) -> list[T]: ...
+    def map(
+        self: Wraps[Callable[[A], T]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> list[T]: ...
     @overload
-    def map(self: Wraps[Callable[[Context, A], T]], items: Iterable[A]) -> list[T]: ...
-    def map(self: Any, items: Iterable[Any]) -> list[Any]:
-        """Spawn one for each item; the results in order."""
+    def map(
+        self: Wraps[Callable[[Context, A], T]],
+        items: Iterable[A],
+        *,
+        return_exceptions: Literal[False] = False,
+        concurrency: int | None = None,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self,
+        items: Iterable[Any],
+        *,
+        extra: Mapping[str, Any],
+        return_exceptions: bool = False,
+        concurrency: int | None = None,
+    ) -> list[Any]: ...
+    @overload
+    def map(
+        self,
+        items: Iterable[Any],
+        *,
+        return_exceptions: Literal[True],
+        concurrency: int | None = None,
+    ) -> list[Any]: ...
+    def map(
+        self: Any,
+        items: Iterable[Any],
+        *,
+        extra: Mapping[str, Any] | None = None,
+        return_exceptions: bool = False,
+        concurrency: int | None = None,
+    ) -> list[Any]:
+        """Spawn one for each item; the results in order.  See `Step.map`."""
         definition: Called = self._definition
+        wanted = Mapped(definition.name, items, extra, return_exceptions, concurrency)
         frame = current_frame(definition.name)
         if frame is None:
-            return [self(item) for item in items]
+            return [wanted.outcome(self, args, kwargs) for args, kwargs in wanted.calls]
         refuse_on_loop(frame, definition.name, "map")
-        handles = frame.spawn(definition, [((item,), {}) for item in items], self._options)
-        return frame.drive(frame.gathered(handles))
+        return frame.drive(wanted.call(frame, definition, self._options))
 
 
 class Handle(Generic[T_co]):
@@ -178,7 +272,7 @@ class Handle(Generic[T_co]):
     """
 
     def __init__(self, frame: Frame, key: str, topic: str, definition: Any, run_id: str | None) -> None:
-        self._frame = frame
+        self.frame = frame
         self.key = key
         self.topic = topic
         self.definition = definition
@@ -186,14 +280,70 @@ class Handle(Generic[T_co]):
 
     def result(self) -> T_co:
         """Wait for the result; the worker is free meanwhile."""
-        refuse_on_loop(self._frame, self.key, "wait for")
-        return cast(T_co, self._frame.drive(self._frame.gathered([self]))[0])
+        refuse_on_loop(self.frame, self.key, "wait for")
+        return cast(T_co, self.frame.drive(self.frame.gathered([self]))[0])
 
     def __await__(self) -> Generator[Any, None, T_co]:
         async def wait() -> T_co:
-            return cast(T_co, (await self._frame.adrive(self._frame.gathered([self])))[0])
+            return cast(T_co, (await self.frame.adrive(self.frame.gathered([self])))[0])
 
         return wait().__await__()
+
+
+class Mapped:
+    """What a call of `map` asks for."""
+
+    def __init__(
+        self,
+        name: str,
+        items: Iterable[Any],
+        extra: Mapping[str, Any] | None,
+        return_exceptions: bool,
+        concurrency: int | None,
+    ) -> None:
+        where = f"{name}.map()"
+        _check_extra(where, extra)
+        self.return_exceptions = check_flag(where, "return_exceptions", return_exceptions)
+        self.concurrency = None if concurrency is None else check_count(where, "concurrency", concurrency)
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+            ((item,), dict(extra or {})) for item in items
+        ]
+
+    def call(self, frame: Frame, definition: Called, options: ChildOptions | None) -> Call[list[Any]]:
+        """The durable call: all at once, or a few at a time."""
+        if self.concurrency is None:
+            handles = frame.spawn(definition, self.calls, options)
+            return frame.gathered(handles, return_exceptions=self.return_exceptions)
+        return frame.mapped(
+            definition,
+            self.calls,
+            options,
+            concurrency=self.concurrency,
+            return_exceptions=self.return_exceptions,
+        )
+
+    def outcome(self, perform: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call outside of runs comes to."""
+        try:
+            return perform(*args, **kwargs)
+        except Exception as error:
+            if not self.return_exceptions:
+                raise
+            return error
+
+    async def plainly(
+        self, perform: Callable[[tuple[Any, ...], dict[str, Any]], Coroutine[Any, Any, Any]]
+    ) -> list[Any]:
+        """What the calls outside of runs come to, on an event loop."""
+        values: list[Any] = []
+        for args, kwargs in self.calls:
+            try:
+                values.append(await perform(args, kwargs))
+            except Exception as error:
+                if not self.return_exceptions:
+                    raise
+                values.append(error)
+        return values
 
 
 def _routine(
@@ -208,15 +358,14 @@ def _routine(
     return frame.child(definition, args, kwargs, options)
 
 
-async def _map_plainly(definition: Called, items: Iterable[Any]) -> list[Any]:
-    return [await _call_plainly(definition.function, (item,), {}) for item in items]
+def _check_extra(where: str, extra: Any) -> None:
+    if extra is None or (isinstance(extra, Mapping) and all(isinstance(name, str) for name in extra)):
+        return
+    refuse(where, "extra", extra, "give keyword arguments, for example extra={'currency': 'EUR'}")
 
 
-async def _map(
-    frame: Frame, definition: Called, options: ChildOptions | None, items: Iterable[Any]
-) -> list[Any]:
-    handles = frame.spawn(definition, [((item,), {}) for item in items], options)
-    return await frame.adrive(frame.gathered(handles))
+async def _map(frame: Frame, definition: Called, options: ChildOptions | None, wanted: Mapped) -> list[Any]:
+    return await frame.adrive(wanted.call(frame, definition, options))
 
 
 def refuse_on_loop(frame: Frame, name: str, verb: str) -> None:

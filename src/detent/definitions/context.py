@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from ..errors import InvalidState, NotInRun, StepOutsideRun
+from ..errors import InvalidState, StepOutsideRun
 from ..kernel.rows import MAIN, RunEnd
 from ..kernel.schedules import scheduled_for
 
@@ -153,7 +153,21 @@ class Frame(Protocol):
         self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]], options: Any = None
     ) -> list[Any]: ...
 
-    def gathered(self, handles: list[Any]) -> Call[list[Any]]: ...
+    def gathered(self, handles: list[Any], *, return_exceptions: bool = False) -> Call[list[Any]]: ...
+
+    def mapped(
+        self,
+        definition: Any,
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: Any,
+        *,
+        concurrency: int,
+        return_exceptions: bool,
+    ) -> Call[list[Any]]: ...
+
+    def first(self, handles: list[Any]) -> Call[int]:
+        """The place of the handle that was done first."""
+        ...
 
     def sleep(self, span: int | None, until: int | None) -> Call[None]: ...
 
@@ -439,39 +453,9 @@ def _leave_run() -> None:
 os.register_at_fork(after_in_child=_leave_run)
 
 
-def publish_here(name: str, value: Any) -> None:
-    """Publish from a step, a node or an effect; outside of runs, nobody could ask for the value."""
-    step = _publishing_step("publish")
-    if step is not None:
-        step._backend.post_published(step, name, value)
-
-
-def append_here(name: str, value: Any, keep: int | None) -> None:
-    """Append to a stream from a step, a node or an effect; outside of runs it does nothing."""
-    step = _publishing_step("append")
-    if step is not None:
-        step._backend.append_entry(step, name, value, keep)
-
-
-async def aappend_here(name: str, value: Any, keep: int | None) -> None:
-    """The same on an event loop."""
-    step = _publishing_step("append")
-    if step is not None:
-        await step._backend.aappend_entry(step, name, value, keep)
-
-
-def _publishing_step(what: str) -> Context | None:
-    """The step that runs here; None outside of runs.  Refused where the step is not known."""
-    step = step_var.get()
-    if step is None and (where := unrecorded_var.get()) is not None:
-        raise NotInRun(f"detent.{what}()", f"it was called in {where}")
-    if step is None and threading.current_thread() in _in_steps:
-        raise NotInRun(
-            f"detent.{what}()",
-            "it was called in a thread that a step started; copy the context: "
-            f"contextvars.copy_context().run(detent.{what}, ...)",
-        )
-    return step
+def in_thread_of_step() -> bool:
+    """Whether a step started this thread, and did not give it its context."""
+    return step_var.get() is None and threading.current_thread() in _in_steps
 
 
 def current_frame(what: str) -> Frame | None:

@@ -26,7 +26,8 @@ from ..arguments import (
 )
 from ..clock import span_micros, to_micros
 from ..errors import BlockingCall, NotInRun
-from .context import Frame, append_here, current_frame, publish_here
+from .context import Frame, current_frame
+from .publish import append_here, publish_here
 
 MISSING: Any = object()
 T = TypeVar("T")

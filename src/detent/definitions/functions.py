@@ -8,7 +8,7 @@ or answers it from the journal.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import cached_property
 from types import MethodType
@@ -35,6 +35,7 @@ from .awaitables import refuse_without_loop, watched
 from .callers import AsyncCaller, Handle, SyncCaller, Wraps, refuse_on_loop
 from .child_options import CHILD_DEFAULTS, ChildKeywords, ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
+from .maps import Maps
 from .node_options import KeyOption, NodeOptions, check_key_option, check_queue_and_priority
 from .transactional import Isolation, problem_of
 
@@ -239,7 +240,7 @@ class Definition(Generic[P, R_co]):
         return DefinitionError(f"{self.place} {what}")
 
 
-class Step(Definition[P, R_co]):
+class Step(Definition[P, R_co], Maps):
     """A function whose result is remembered; see `detent.step`.
 
     @step
@@ -355,22 +356,6 @@ class Step(Definition[P, R_co]):
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:
         return frame.call(self, args, kwargs)
-
-    @overload
-    def map(  # type: ignore[overload-overlap]
-        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A]
-    ) -> Coroutine[Any, Any, list[T]]: ...
-    @overload
-    def map(  # type: ignore[overload-overlap]
-        self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]], items: Iterable[A]
-    ) -> Coroutine[Any, Any, list[T]]: ...
-    @overload
-    def map(self: Wraps[Callable[[A], T]], items: Iterable[A]) -> list[T]: ...
-    @overload
-    def map(self: Wraps[Callable[[Context, A], T]], items: Iterable[A]) -> list[T]: ...
-    def map(self: Any, items: Iterable[Any]) -> Any:
-        """Spawn one for each item, and return the results in order (awaitable for an async step)."""
-        return self.aio.map(items) if self.is_async else self.sync.map(items)
 
     def compensate_with(self, compensation: Step[Any, Any]) -> Step[P, R_co]:
         """Undo this step with another one, when the workflow fails or is canceled.

@@ -350,7 +350,9 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
     )
 
 
-def gathered(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[list[Any]]:
+def gathered(
+    frame: FrameCore, handles: Sequence[Handle[Any]], *, return_exceptions: bool = False
+) -> Routine[list[Any]]:
     """The results of all, in order; the first failure is raised when all are done."""
     just_spawned = bool(frame.outgoing)
     if just_spawned or not all(_done(frame, handle) for handle in handles):
@@ -362,11 +364,44 @@ def gathered(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[list[A
             if not missing:
                 break
         just_spawned = False
+        yield from _wait(frame, missing)
+    return outcomes(frame, handles, return_exceptions=return_exceptions)
+
+
+def wait_for_any(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[None]:
+    """Return when one of them is done."""
+    just_spawned = bool(frame.outgoing)
+    if just_spawned:
         yield from frame.checkpoint()
-        topics = {(("child" if handle.run_id else "steps"), handle.topic) for handle in missing}
-        awaits = tuple(Await(run_id=frame.run_id, kind=kind, name=name) for kind, name in sorted(topics))
-        yield Wait(frame.no_later_than_deadline(None), awaits)
-    return [_result(frame, handle) for handle in handles]
+    while not any(_done(frame, handle) for handle in handles):
+        if not just_spawned:
+            yield from frame.checkpoint()
+            yield from look(frame)
+            if any(_done(frame, handle) for handle in handles):
+                return
+        just_spawned = False
+        yield from _wait(frame, handles)
+
+
+def _wait(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[None]:
+    """Put the run down until something of this is done."""
+    yield from frame.checkpoint()
+    topics = {(("child" if handle.run_id else "steps"), handle.topic) for handle in handles}
+    awaits = tuple(Await(run_id=frame.run_id, kind=kind, name=name) for kind, name in sorted(topics))
+    yield Wait(frame.no_later_than_deadline(None), awaits)
+
+
+def outcomes(frame: FrameCore, handles: Sequence[Handle[Any]], *, return_exceptions: bool) -> list[Any]:
+    """The results of what is done, in order; with errors in their places, or the first error raised."""
+    if not return_exceptions:
+        return [_result(frame, handle) for handle in handles]
+    values: list[Any] = []
+    for handle in handles:
+        try:
+            values.append(_result(frame, handle))
+        except Exception as error:
+            values.append(error)
+    return values
 
 
 def _done(frame: FrameCore, handle: Handle[Any]) -> bool:

@@ -18,8 +18,8 @@ from ..kernel import rows
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
 from ..kernel.rows import Claimed, RunEnd, StepState
 from ..process_forks import OneProcess
+from . import completion, waits
 from . import spawn as spawning
-from . import waits
 from .branches import scope_var, see_branches
 from .deadlines import at_deadline, deadline_exceeded
 from .drivers import LINGER, RECHECK, Idling, adrive, drive
@@ -289,9 +289,34 @@ class Frame(FrameCore):
     def flush_outgoing(self) -> Routine[None]:
         return spawning.flush(self)
 
-    def gathered(self, handles: list[Handle[Any]]) -> Call[list[Any]]:
+    def gathered(self, handles: list[Handle[Any]], *, return_exceptions: bool = False) -> Call[list[Any]]:
         name = handles[0].definition.name if handles else "nothing"
-        return Call(self.scope().key("await/"), name, spawning.gathered(self, handles))
+        routine = spawning.gathered(self, handles, return_exceptions=return_exceptions)
+        return Call(self.scope().key("await/"), name, routine)
+
+    def mapped(
+        self,
+        definition: Any,
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+        options: ChildOptions | None,
+        *,
+        concurrency: int,
+        return_exceptions: bool,
+    ) -> Call[list[Any]]:
+        routine = completion.mapped(
+            self,
+            self.scope(),
+            definition,
+            calls,
+            options,
+            concurrency=concurrency,
+            return_exceptions=return_exceptions,
+        )
+        return Call(self.scope().key("await/"), definition.name, routine)
+
+    def first(self, handles: list[Handle[Any]]) -> Call[int]:
+        key = self.scope().key("first/")
+        return Call(key, completion.FIRST, completion.first_of(self, key, handles))
 
     def sleep(self, span: int | None, until: int | None) -> Call[None]:
         key = self.scope().key("sleep")

@@ -19,7 +19,7 @@ from .rows import Step, StepState
 
 FINAL = (StepState.COMPLETED, StepState.FAILED)
 # Entries whose sequence number is the place of their answer in the recorded order.
-ANSWERS = ("step", "receive", "publish", "append", "send", "result")
+ANSWERS = ("step", "receive", "publish", "append", "send", "result", "first")
 # Entries that only give the place of an answer whose own entry does not: the end of a sleep, of spawned
 # work, of a child; and the cancellation of a call by the workflow's own code.
 ORDER, CANCEL = "order", "cancel"
