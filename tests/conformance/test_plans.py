@@ -129,6 +129,7 @@ PARAMETERS = {
     "precedence": 0,
     "queue": "default",
     "limit": 10,
+    "version": "v1",
     "worker": "w1",
     "keep": "",
     "type": "flow",

@@ -29,6 +29,7 @@ PARAMETERS: dict[str, Any] = {
     "precedence": 0,
     "after": "big",
     "skip": 0,
+    "version": "v1",
     "jobs": batch([{"job": "flow"}]),
     "now": NOW,
 }

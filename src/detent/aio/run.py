@@ -125,6 +125,10 @@ class AsyncRun(RunFacts, Generic[R]):
         """Remove the run, which must be over; see `Run.delete`."""
         return await in_thread(lambda: self._engine.delete(self.id))
 
+    async def repin(self, version: str | None = None) -> None:
+        """Let only workers of that version continue the run; see `Run.repin`."""
+        self._row = await in_thread(lambda: self._engine.repin(self.id, version))
+
     async def set_attributes(self, attributes: Mapping[str, str | int | bool | None]) -> None:
         """Set or remove attributes; see `Run.set_attributes`."""
         self._row = await in_thread(lambda: self._engine.set_attributes(self.id, attributes))

@@ -57,6 +57,27 @@ def canceling(engine: Engine, state: str | None, filters: Filters) -> Walk:
     return Walk(engine, state or ACTIVE, filters)
 
 
+class Pinned(Walk):
+    """The active runs that are pinned to one version."""
+
+    def __init__(self, engine: Engine, version: str) -> None:
+        super().__init__(engine, ACTIVE, {})
+        self._version = version
+
+    def next_page(self) -> list[RunRow]:
+        return [row for row in super().next_page() if row.pin == self._version]
+
+
+def pinned(engine: Engine, version: str) -> Walk:
+    """The runs that a repin of a version is about."""
+    return Pinned(engine, version)
+
+
+def repin_all(engine: Engine, former: str, version: str) -> Changed:
+    """Pin all active runs of one version to another."""
+    return _change(pinned(engine, former), lambda row: engine.repin(row.id, version))
+
+
 def count(walk: Walk) -> int:
     """How many runs it is about; changes nothing."""
     number = 0

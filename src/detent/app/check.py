@@ -9,7 +9,7 @@ of a decider's instance are read and folded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -21,10 +21,11 @@ from ..kernel.decide import DECIDER
 from ..kernel.drift import Kind
 from ..kernel.graph import JOB, SPREAD, thaw
 from ..kernel.heal import Past, heal
-from ..kernel.rows import SCHEDULED_STATES, ExecutionState, RunRow
+from ..kernel.rows import SCHEDULED_STATES, ExecutionState, RunRow, WorkerRow
 from .drift import function_drift
 from .engine import Engine
 from .listing import ACTIVE, Walk
+from .liveness import alive
 
 
 class Verdict(StrEnum):
@@ -49,15 +50,20 @@ class Checked(msgspec.Struct, frozen=True):
 def check(engine: Engine) -> Iterator[Checked]:
     """Every run in flight, and what this code would do to it."""
     walk = Walk(engine, ACTIVE, {})
+    workers: list[WorkerRow] | None = None
     while not walk.over:
         for row in walk.next_page():
-            yield check_run(engine, row)
+            if row.pin is not None and workers is None:
+                workers = alive(engine.store)
+            yield check_run(engine, row, workers or [])
 
 
-def check_run(engine: Engine, row: RunRow) -> Checked:
-    """What this code would do to one run."""
+def check_run(engine: Engine, row: RunRow, workers: Sequence[WorkerRow]) -> Checked:
+    """What this code would do to one run; `workers` are those that are alive."""
     try:
-        if row.kind == "class":
+        if row.pin is not None and row.pin != engine.version:
+            verdict, reasons = _pinned(row, workers)
+        elif row.kind == "class":
             verdict, reasons = _class(engine, row)
         elif row.kind == "graph":
             verdict, reasons = _graph(engine, row)
@@ -70,6 +76,16 @@ def check_run(engine: Engine, row: RunRow) -> Checked:
     except DetentError as error:
         verdict, reasons = Verdict.CANNOT_CONTINUE, [str(error)]
     return Checked(row.id, row.type, row.state, verdict, tuple(reasons))
+
+
+def _pinned(row: RunRow, workers: Sequence[WorkerRow]) -> tuple[Verdict, list[str]]:
+    """A run that this code leaves to the workers of another version."""
+    if any(worker.version == row.pin and row.queue in worker.queues.split(",") for worker in workers):
+        return Verdict.UNCHANGED, []
+    return Verdict.CANNOT_CONTINUE, [
+        f"it is pinned to version {row.pin!r}, and no live worker on the queue {row.queue!r} has it; "
+        f"start one, or pin the run to another version: detent repin"
+    ]
 
 
 def _instance(engine: Engine, row: RunRow) -> tuple[Verdict, list[str]]:

@@ -7,12 +7,14 @@ from typing import Any
 
 from ..arguments import check_message, check_node, check_reason
 from ..clock import Clock
+from ..errors import InvalidState
 from ..execution.services import Services
 from ..ids import uuid7
 from ..kernel.advance import RunGraph
 from ..kernel.decide import DECIDER
 from ..kernel.operations import Send
 from ..kernel.rows import RunEnd, RunRow, RunState
+from ..kernel.versions import check_version
 from ..observe import Observer
 from ..stores.store import Store
 from ..worker.worker import Worker
@@ -110,7 +112,31 @@ class Control:
     def run_graph(self, run_id: str) -> RunGraph | None:
         """By what graph a run goes on; None for a durable function."""
         row = self.row(run_id)
-        return None if row.kind in ("function", DECIDER) else self.services.run_graphs.of_row(row)
+        if row.kind in ("function", DECIDER):
+            return None
+        run_graph = self.services.run_graphs.of_row(row)
+        ours = row.pin is None or row.pin == self.services.version
+        if not ours and run_graph.graph.signature != row.signature:
+            raise InvalidState(
+                "change",
+                run_id,
+                f"pinned to version {row.pin}, whose graph is another one",
+                "use an app of that version, or run.repin()",
+            )
+        return run_graph
+
+    def repin(self, run_id: str, version: str | None = None) -> RunRow:
+        """Let only workers of that version continue a run; None is the version of this app."""
+        self.store.refuse_inside("run.repin()")
+        ours = self.services.version
+        wanted = ours if version is None else check_version("run.repin()", "version", version)
+        self._control(lambda now: self.store.repin(run_id, wanted, now=now))
+        row = self.row(run_id)
+        if row.kind == "class" and wanted == ours:  # by our graph from here on
+            run_graph = self.services.run_graphs.of_row(row)
+            self._control(lambda now: self.store.reconcile(run_id, run_graph=run_graph, now=now))
+        self._poke()
+        return self.store.run(run_id)
 
     def control(self, verb: Callable[[int], Any]) -> Any:
         """Do it, patiently, and let our worker look for what it may have made ready."""

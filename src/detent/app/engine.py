@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ from ..stores.open import open_store, refuse_missing_folder
 from ..stores.store import Store
 from ..worker.worker import Worker
 from .attributes import with_attributes
+from .code_version import code_version
 from .control import Control
 from .firing import Declaration, Firing
 from .fork import kept_of, plan_graph_fork
@@ -114,6 +116,11 @@ class Engine(Control):
         if self._services is not None:
             return self._services.codec
         return Codec(max_payload=self.settings.max_payload, transform=self.settings.transform)
+
+    @cached_property
+    def version(self) -> str:
+        """The version of the code of this app."""
+        return self.settings.version or code_version(self.registry.all)
 
     @property
     def is_open(self) -> bool:
@@ -281,6 +288,7 @@ class Engine(Control):
             registry=self.registry,
             queues=self.settings.queue_names,
             heroes=self.heroes,
+            version=self.version,
             on_error=self.settings.on_error,
             lenient=self.settings.on_drift == "warn",
             observer=self.observer,
@@ -495,6 +503,7 @@ class Engine(Control):
         if self.worker is None:
             self._listening.start()
         ours = self.worker is not None and self.worker.serves(row.type, row.queue)
+        ours = ours and row.pin in (None, self.version)
         # One that our worker does not hold may be over already: another was quicker.
         fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
         return Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)

@@ -37,6 +37,10 @@ def why_unserved(run: RunRow, workers: Sequence[WorkerRow]) -> str:
     serving = [worker for worker in workers if run.queue in worker.queues.split(",")]
     if not serving:
         return f"no live worker takes from the queue {run.queue!r}"
+    if run.pin is not None:
+        serving = [worker for worker in serving if worker.version == run.pin]
+        if not serving:
+            return f"no live worker on the queue {run.queue!r} has the version {run.pin!r} of the code"
     # The nodes of a graph that was built at run time are jobs of their own: it names no definition.
     if run.kind != "graph" and not any(run.type in _jobs(worker) for worker in serving):
         return f"no live worker on the queue {run.queue!r} includes {run.type!r}"

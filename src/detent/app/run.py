@@ -167,6 +167,17 @@ class Run(RunFacts, Generic[R]):
         """End the run and its children; compensations run."""
         self._row = self._engine.cancel(self.id, reason)
 
+    def repin(self, version: str | None = None) -> None:
+        """Let only workers of that version continue the run; the default is the version of this app.
+
+            for run in app.runs.active(type=fulfil):
+                if run.pinned_to == "2026-11-01":
+                    run.repin()
+
+        Nothing of the run may be executing.  See docs/deployment.md.
+        """
+        self._row = self._engine.repin(self.id, version)
+
     def delete(self) -> int:
         """Remove the run, which must have ended, and its children; return the number of removed runs."""
         return self._engine.delete(self.id)

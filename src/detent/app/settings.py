@@ -27,6 +27,7 @@ from ..definitions.context import Context
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..kernel.queues import NO_LIMITS, Limits, Queue, check_queue_key
 from ..kernel.rows import Attribute
+from ..kernel.versions import check_version
 from ..keywords import defaults_of_fields
 from ..serialization.codec import DEFAULT_MAX_PAYLOAD, Transform
 from .attributes import checked_attributes
@@ -54,6 +55,7 @@ class CommonSettings(TypedDict, total=False):
     on_error: Callable[[BaseException, Context], None] | None
     missing_after: timedelta | float
     retention: timedelta | None
+    version: str | None
 
 
 class AppSettings(CommonSettings, total=False):
@@ -83,6 +85,7 @@ class Settings:
     on_error: Callable[[BaseException, Context], None] | None = None
     missing_after: timedelta = timedelta(minutes=1)
     retention: timedelta | None = None  # None: what is over stays
+    version: str | None = None  # of the code; None: a hash of what the app includes
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
@@ -96,6 +99,8 @@ class Settings:
             changed[name] = check_duration(APP, name, getattr(self, name))
         if self.retention is not None:
             check_age(APP, "retention", self.retention)
+        if self.version is not None:
+            check_version(APP, "version", self.version)
         if self.migrate is not None:
             check_flag(APP, "migrate", self.migrate)
         if self.on_error is not None:

@@ -70,6 +70,7 @@ def plan_runs(
             deadline=deadline,
             declared=services.queues,
             key=options.key,
+            version=services.version,
         )
         try:
             start = begin(services.codec, startable, args, kwargs, terms)
@@ -116,6 +117,7 @@ def plan_fork(services: Services, row: RunRow, kept: list[rows.Step], options: O
         priority=row.priority,
         now=services.clock.now(),
         queue_key=row.queue_key,
+        version=services.version,
     )
     run.forked_from = row.id
     copies = [replace(step, run_id=run.id, seq=n, written_by=0) for n, step in enumerate(kept, start=1)]
@@ -134,6 +136,8 @@ def fork_row(services: Services, row: RunRow, options: Options) -> tuple[NewRun,
         input=row.input,
         created_at=services.clock.now(),
         queue_key=row.queue_key,
+        versions=services.version,
+        pin=None if row.pin is None else services.version,
     )
     return run, chosen
 
@@ -236,4 +240,6 @@ def fresh_row(run: NewRun, performing: bool, end: RunEnd | None = None) -> RunRo
         performing=int(performing),
         attributes=run.attributes,
         queue_key=run.queue_key,
+        versions=run.versions,
+        pin=run.pin,
     )

@@ -28,6 +28,7 @@ from ..kernel.rows import (
     Step,
     StepState,
 )
+from ..kernel.versions import all_versions, started_by
 from .engine import Engine
 from .graphs import graph_of
 from .values import Call, Reader
@@ -130,6 +131,21 @@ class RunFacts:
     def state(self) -> str:
         """`ready`, `performing`, `paused`, `finished`, `failed` or `canceled`."""
         return shown_state(self._row)
+
+    @property
+    def version(self) -> str | None:
+        """The version of the code that started the run; None if that is not known."""
+        return started_by(self._row.versions)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the code that started the run and continued it, in order."""
+        return all_versions(self._row.versions)
+
+    @property
+    def pinned_to(self) -> str | None:
+        """The only version whose workers continue the run; None if workers of all versions do."""
+        return self._row.pin
 
     @property
     def queue(self) -> str:

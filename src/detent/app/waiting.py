@@ -50,9 +50,10 @@ class WaitReason:
             print(reason)  # the message 'approval', until 2030-01-01T12:00:00Z
 
     `kind` is `message`, `timer`, `retry`, `child`, `steps`, `run`, `resume` (it is paused), `worker` (none
-    is alive), `queue` (no worker takes from it), `job` (no worker knows it), `paused` (the queue is),
-    `limit` or `rate` (of the queue, or of the run's key on it), or `slot` (the workers are busy).
-    `name` is the message, the run, the queue or the job.
+    is alive), `queue` (no worker takes from it), `version` (the run is pinned, and no worker has that
+    version), `job` (no worker knows it), `paused` (the queue is), `limit` or
+    `rate` (of the queue, or of the run's key on it), or `slot` (the workers are busy).
+    `name` is the message, the run, the queue, the version or the job.
     """
 
     kind: str
@@ -81,13 +82,19 @@ class Asked:
 
 
 def no_worker(asked: Asked) -> WaitReason | None:
-    """No worker is alive, or none takes from the queue, or none knows the job."""
+    """No worker is alive, or none takes from the queue, or none has its version, or none knows the job."""
     queue, job, node = asked.execution.queue, asked.execution.job, asked.execution.node
     if not asked.workers:
         return WaitReason("worker", "no worker is alive", node=node)
     if not asked.serving:
         return WaitReason("queue", f"no live worker takes from the queue {queue!r}", queue, node)
-    if not any(job in msgspec.json.decode(one.jobs, type=list[str]) for one in asked.serving):
+    serving = asked.serving
+    if asked.run.pin is not None:
+        serving = [one for one in serving if one.version == asked.run.pin]
+        if not serving:
+            text = f"no live worker on the queue {queue!r} has the version {asked.run.pin!r} of the code"
+            return WaitReason("version", text, asked.run.pin, node)
+    if not any(job in msgspec.json.decode(one.jobs, type=list[str]) for one in serving):
         return WaitReason("job", f"no live worker on the queue {queue!r} includes {job!r}", job, node)
     return None
 

@@ -18,6 +18,8 @@ from .find_app import opened
 from .output import console, write_json
 from .parameters import attribute, span
 
+_DONE = {"resume": "resumed", "cancel": "canceled", "repin": "repinned"}
+
 
 class Wanted(TypedDict):
     """The options that `_filter_options` adds to a command."""
@@ -28,7 +30,7 @@ class Wanted(TypedDict):
     age: timedelta | None
 
 
-def _yes_option(function: click.decorators.FC) -> click.decorators.FC:
+def yes_option(function: click.decorators.FC) -> click.decorators.FC:
     return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
@@ -58,7 +60,7 @@ def _filter_options(function: click.decorators.FC) -> click.decorators.FC:
 @command(example="detent delete shop:app order-42")
 @app_argument
 @id_argument
-@_yes_option
+@yes_option
 @json_option
 def delete(app: str, id: str, yes: bool, as_json: bool) -> None:
     """Remove an ended run, its children and all their data."""
@@ -76,13 +78,13 @@ def delete(app: str, id: str, yes: bool, as_json: bool) -> None:
 @app_argument
 @click.option("--state", type=click.Choice(["paused", "failed"]), required=True, help="Which runs.")
 @_filter_options
-@_yes_option
+@yes_option
 @json_option
 def resume_all(app: str, state: str, yes: bool, as_json: bool, **wanted: Unpack[Wanted]) -> None:
     """Resume all matching runs, after confirmation."""
     with opened(app) as found:
         filters = _filters(found, **wanted)
-        _change(
+        change_all(
             "resume",
             lambda: bulk.resuming(found.engine, state, filters),
             lambda: found.runs.resume(state=state, **filters),
@@ -102,7 +104,7 @@ def resume_all(app: str, state: str, yes: bool, as_json: bool, **wanted: Unpack[
 )
 @_filter_options
 @click.option("--reason", help="The reason, kept in the history of each run.")
-@_yes_option
+@yes_option
 @json_option
 def cancel_all(
     app: str, state: str | None, reason: str | None, yes: bool, as_json: bool, **wanted: Unpack[Wanted]
@@ -110,7 +112,7 @@ def cancel_all(
     """Cancel all matching active runs, after confirmation."""
     with opened(app) as found:
         filters = _filters(found, **wanted)
-        _change(
+        change_all(
             "cancel",
             lambda: bulk.canceling(found.engine, state, filters),
             lambda: found.runs.cancel(state=state, reason=reason, **filters),
@@ -127,7 +129,7 @@ def _filters(app: App, **wanted: Unpack[Wanted]) -> Filters:
     return {"type": wanted["type_"], "queue": wanted["queue"], "attributes": attributes, "after": after}
 
 
-def _change(
+def change_all(
     verb: str,
     walk: Callable[[], Walk],
     change: Callable[[], bulk.Changed],
@@ -146,8 +148,7 @@ def _change(
         return
     for id, reason in changed.refused.items():
         console().print(f"[yellow]{id}[/] refused: {reason}")
-    done = "resumed" if verb == "resume" else "canceled"
-    console().print(f"[green]✓[/] {done} {_runs(changed.count)}")
+    console().print(f"[green]✓[/] {_DONE[verb]} {_runs(changed.count)}")
 
 
 def _confirm(question: str, *, yes: bool, as_json: bool) -> None:

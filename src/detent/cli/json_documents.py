@@ -14,6 +14,7 @@ from ..app.waiting import WaitReason
 from ..clock import from_micros
 from ..errors import PayloadError
 from ..kernel.rows import Error, RunRow, WorkerRow
+from ..kernel.versions import all_versions, started_by
 
 
 def run_document(app: App, row: RunRow) -> dict[str, Any]:
@@ -32,6 +33,9 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "hero": None if row.hero_type is None else {"type": row.hero_type, "id": row.hero_id},
         "attributes": row.attributes,
         "drifted": row.drifted,
+        "version": started_by(row.versions),
+        "versions": list(all_versions(row.versions)),
+        "pinned_to": row.pin,
         "forked_from": row.forked_from,
         "deadline": None if row.deadline is None else iso(from_micros(row.deadline)),
         "created_at": iso(created),
@@ -81,6 +85,7 @@ def worker_document(row: WorkerRow, *, alive: bool) -> dict[str, Any]:
         "alive": alive,
         "queues": row.queues.split(","),
         "concurrency": row.concurrency,
+        "version": row.version,
         "started_at": iso(from_micros(row.started_at)),
         "beat_at": iso(from_micros(row.beat_at)),
         "lease_until": iso(from_micros(row.lease_until)),

@@ -16,6 +16,7 @@ from .doctor import doctor
 from .graphs import graph, reattempt, skip, verify
 from .queues import queues
 from .run_streams import publish, stream
+from .repin import repin, repin_all
 from .runs import runs
 from .schedules import schedules
 from .show import history, show, workers
@@ -54,6 +55,7 @@ for _command in (
     fork,
     verify,
     check_command,
+    repin,
     decider,
     schedules,
     workers,
@@ -61,6 +63,7 @@ for _command in (
     delete,
     resume_all,
     cancel_all,
+    repin_all,
     gc,
     migrate,
     doctor,

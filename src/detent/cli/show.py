@@ -126,13 +126,16 @@ def workers(app: str, as_json: bool) -> None:
         if not listed:
             console().print(f"no workers; start one: detent worker {app}", style="dim", markup=False)
             return
-        rows = table("worker", "host", "pid", "", "queues", "concurrency", "started", "last heartbeat")
+        rows = table(
+            "worker", "host", "pid", "", "version", "queues", "concurrency", "started", "last heartbeat"
+        )
         for row, alive in listed:
             rows.add_row(
                 row.id,
                 row.name,
                 str(row.pid),
                 Text("alive", style="green") if alive else Text("dead", style="bold red"),
+                row.version,
                 row.queues.replace(",", ", "),
                 str(row.concurrency),
                 ago(from_micros(row.started_at)),
@@ -157,6 +160,8 @@ def _print_head(out: Console, app: App, run: Run[Any]) -> None:
     fact("started", f"{local_time(run.created_at)}, {ago(run.created_at)}")
     fact("took", span(seconds(run)) if run.finished_at is not None else None)
     fact("deadline", None if row.deadline is None else local_time(from_micros(row.deadline)))
+    fact("versions", ", ".join(run.versions))
+    fact("pinned to", run.pinned_to)
     fact("waits for", "\n".join(map(str, run.waiting_for)))
     fact("hero", None if row.hero_type is None else f"{row.hero_type} {row.hero_id}")
     fact("attributes", ", ".join(f"{name}={attribute_text(fact)}" for name, fact in run.attributes.items()))

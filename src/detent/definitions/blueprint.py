@@ -18,7 +18,8 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, ClassVar
 
-from ..errors import DefinitionError
+from ..arguments import check_flag
+from ..errors import DefinitionError, InvalidOption
 from ..kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from ..kernel.policies import ExceptionPolicy
 from ..serialization.annotations import NoForm, name_of
@@ -155,9 +156,10 @@ class Blueprint:
 
     kind = "workflow class"
 
-    def __init__(self, cls: type, name: str, body: Body) -> None:
+    def __init__(self, cls: type, name: str, body: Body, *, pin: bool = False) -> None:
         self.cls = cls
         self.name = name
+        self.pin = check_flag(name, "pin", pin, error=InvalidOption)
         self._parents = [
             base.__dict__["__blueprint__"] for base in cls.__mro__[1:] if "__blueprint__" in base.__dict__
         ]

@@ -55,6 +55,7 @@ class WorkflowKeywords(TypedDict, total=False):
     queue: str | None
     priority: int | None
     strict: bool
+    pin: bool
 
 
 NODE_DEFAULTS = {**defaults_of_parameters(NodeOptions), **defaults_of_parameters(Step.__init__)}
@@ -161,6 +162,7 @@ def workflow(function: Callable[..., Any] | None = None, /, **options: Unpack[Wo
     Code outside steps can run again; a replay has to make the same durable calls.
     `strict=True` pauses a run that differs from its record in any way: other arguments (also
     with `on_drift="warn"`), or a recorded step that the code no longer calls.
+    `pin=True`: only workers of the version that started a run continue it (`App(version=...)`).
     """
     if function is not None:
         return FunctionWorkflow(function)

@@ -391,16 +391,19 @@ class FunctionWorkflow(Definition[P, R_co]):
         queue: str | None = None,
         priority: int | None = None,
         strict: bool = False,
+        pin: bool = False,
     ) -> None:
         super().__init__(function, id)
         if on_exception not in ("fail", "pause"):
             raise self._error(f"has on_exception={on_exception!r}; it is 'fail' or 'pause'")
         check_queue_and_priority(self.place, queue, priority)
         check_flag(self.place, "strict", strict, error=InvalidOption)
+        check_flag(self.place, "pin", pin, error=InvalidOption)
         self.on_exception = on_exception
         self.queue = queue
         self.priority = priority
         self.strict = strict
+        self.pin = pin
         self.check_types(complete=False)
 
     @property

@@ -126,11 +126,17 @@ class WorkflowType(type):
         return Body()
 
     def __new__(
-        cls, class_name: str, bases: tuple[type, ...], body: dict[str, Any], *, name: str | None = None
+        cls,
+        class_name: str,
+        bases: tuple[type, ...],
+        body: dict[str, Any],
+        *,
+        name: str | None = None,
+        pin: bool = False,
     ) -> Any:
         made = super().__new__(cls, class_name, bases, dict(body))
         assert isinstance(body, Body)
-        made.__blueprint__ = Blueprint(made, class_name if name is None else name, body)
+        made.__blueprint__ = Blueprint(made, class_name if name is None else name, body, pin=pin)
         return made
 
     def __init__(cls, class_name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> None:

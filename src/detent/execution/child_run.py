@@ -76,6 +76,7 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
         deadline=claimed.deadline,
         declared=work.services.queues,
         key=claimed.run_key,
+        version=work.services.version,
     )
     start = carry(begin, work.services.codec, startable, (), kwargs, terms)
     for run in start.runs:

@@ -41,6 +41,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None = None
     declared: tuple[str, ...]  # the queues that nodes may name
     key: str | None = None  # whose limits on the queue it counts against
+    version: str | None = None  # of the code that starts it
 
 
 def begin(
@@ -69,6 +70,7 @@ def begin(
         due=terms.due,
         deadline=terms.deadline,
         queue_key=terms.key,
+        version=terms.version,
     )
     return Start(runs=[run], executions=[main])
 
@@ -82,6 +84,7 @@ def _begin_class(
     text = encode_call(codec, what, (), stored)
     decode_fields(codec, plan, text)  # every node must get them back
     run = _new_run(plan.name, "class", text, terms)
+    run.pin = terms.version if plan.pin else None
     run.signature = plan.graph.signature
     return _opened(codec, plan.graph, run, terms, methods=True, keys=node_keys(codec, plan, text))
 
@@ -114,6 +117,7 @@ def _new_run(type: str, kind: str, text: str, terms: Terms) -> NewRun:
         created_at=terms.now,
         deadline=terms.deadline,
         queue_key=terms.key,
+        versions=terms.version,
     )
 
 
@@ -174,6 +178,7 @@ def _nobody(run: NewRun) -> NewExecution:
         state="",
         created_at=run.created_at,
         scheduled_for=None,
+        pin=run.pin,
     )
 
 

@@ -38,6 +38,11 @@ class Registry:
         self.names = tuple(sorted({*self._found, *nodes, *letters, AWAIT_JOB}))
         self._claimable = frozenset(self.names)
 
+    @property
+    def all(self) -> list[Served]:
+        """Every definition that the app includes."""
+        return [*self._found.values(), *self._projections.values()]
+
     def __contains__(self, definition: Claimable) -> bool:
         return self._found.get(definition.name) is definition
 

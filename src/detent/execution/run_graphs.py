@@ -149,4 +149,6 @@ def claimed_of_row(row: RunRow) -> Claimed:
         signature=row.signature,
         frozen_at=row.frozen_at,
         run_key=row.queue_key,
+        versions=row.versions,
+        pin=row.pin,
     )

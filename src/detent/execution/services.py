@@ -237,6 +237,7 @@ class Services:
     registry: Registry
     queues: tuple[str, ...]
     heroes: Heroes
+    version: str = ""  # of the code
     lenient: bool = False  # a replay that asks for other arguments than recorded goes on, with a warning
     local: Local | None = None
     shuffle: Callable[[], Awaitable[None]] | None = None  # of tests: concurrent steps end in another order

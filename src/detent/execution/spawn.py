@@ -114,6 +114,7 @@ def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str, queu
             input=text,
             seq=frame.journal.next_seq(),
             queue_key=queue_key,
+            pin=frame.claimed.pin,
         )
     )
     if step.compensation is not None:
@@ -149,6 +150,7 @@ def _add_child(
         now=frame.now(),
         deadline=deadline,
         queue_key=queue_key,
+        version=frame.services.version,
     )
     run.parent, run.parent_key, run.parent_seq = frame.run_id, key, frame.journal.next_seq()
     run.attributes = attributes
@@ -184,8 +186,10 @@ def new_run(
     due: int | None = None,
     deadline: int | None = None,
     queue_key: str | None = None,
+    version: str | None = None,
 ) -> tuple[NewRun, NewExecution]:
     """The rows of a run that begins: itself, and the first execution of its main node."""
+    pin = version if workflow.pin else None
     run = NewRun(
         id=run_id,
         type=workflow.name,
@@ -196,6 +200,8 @@ def new_run(
         created_at=now,
         deadline=deadline,
         queue_key=queue_key,
+        versions=version,
+        pin=pin,
     )
     main = NewExecution(
         run_id=run_id,
@@ -209,6 +215,7 @@ def new_run(
         created_at=now,
         scheduled_for=max(due or now, now),
         queue_key=queue_key,
+        pin=pin,
     )
     return run, main
 
@@ -311,10 +318,10 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
     execution of it."""
     if isinstance(run, Claimed):
         input, kind, queue, priority = run.run_input, run.run_kind, run.run_queue, run.run_priority
-        key = run.run_key
+        key, versions = run.run_key, run.versions
     else:
         input, kind, queue, priority = run.input, run.kind, run.queue, run.priority
-        key = run.queue_key
+        key, versions = run.queue_key, run.versions
     return Claimed(
         run_id=row.run_id,
         node=row.node,
@@ -347,6 +354,8 @@ def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
         frozen_at=run.frozen_at,
         queue_key=row.queue_key,
         run_key=key,
+        versions=versions,
+        pin=row.pin,
     )
 
 

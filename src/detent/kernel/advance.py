@@ -71,6 +71,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False  # the run is paused: nothing new may be claimed
     queue_key: str | None = None  # of its executions, where their nodes have none of their own
     keys: Mapping[str, str] = {}  # of nodes whose key is a function of the run
+    pin: str | None = None  # only workers of that version continue the run
 
 
 class Ended(Protocol):
@@ -123,6 +124,7 @@ class RunGraph(msgspec.Struct, frozen=True, kw_only=True):
             held=held,
             queue_key=claimed.run_key,
             keys=self.keys,
+            pin=claimed.pin,
         )
 
 
@@ -382,6 +384,7 @@ class Advance:
             scheduled_for=due,
             input=text,
             queue_key=node.key or facts.keys.get(node.name) or facts.queue_key,
+            pin=facts.pin,
         )
 
     def _ended(self, id: str, state: ExecutionState, outcome: Outcome) -> EndedExecution:

@@ -99,6 +99,8 @@ class NewRun(Row):
     watched: int = 0
     attributes: dict[str, Attribute] = {}  # rows of a table of their own
     queue_key: str | None = None  # inherited by what it begins
+    versions: str | None = None  # see kernel/versions.py
+    pin: str | None = None  # only workers of that version continue it
 
 
 class NewExecution(Row):
@@ -122,6 +124,7 @@ class NewExecution(Row):
     started_at: int | None = None
     seq: int = 0  # of a spawned step: its place in the journal, on its first attempt
     queue_key: str | None = None  # whose limits it counts against
+    pin: str | None = None  # that of its run
 
 
 class EndedExecution(Row):
@@ -260,6 +263,8 @@ class Claimed(Row):
     frozen_at: int | None = None
     queue_key: str | None = None
     run_key: str | None = None
+    versions: str | None = None
+    pin: str | None = None
 
 
 # What a run awaits before it goes on.
@@ -354,6 +359,8 @@ class RunRow(Row):
     frozen_at: int | None = None
     irregular: int = 0  # readiness is recounted at every settle
     queue_key: str | None = None
+    versions: str | None = None
+    pin: str | None = None
     performing: int = 0
     attributes: dict[str, Attribute] = {}  # without those of Detent itself
     drifted: bool = False  # it has the attribute DRIFTED
@@ -393,6 +400,7 @@ class WorkerRow(Row):
     beat_at: int
     lease_until: int
     jobs: str = "[]"  # what it knows, so that others can tell what nobody does
+    version: str = ""  # of its code
 
 
 class HeartbeatReading(Row):

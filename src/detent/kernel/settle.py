@@ -197,6 +197,7 @@ def next_attempt(execution: Claimed, ending: Ending) -> NewExecution:
         recoveries=execution.recoveries + 1 if orphaned else 0,
         failures=execution.failures + 1 if failed else execution.failures,
         queue_key=execution.queue_key,
+        pin=execution.pin,
     )
 
 

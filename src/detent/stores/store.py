@@ -38,6 +38,7 @@ from .verbs.heal import known_jobs
 from .verbs.queue_verbs import QueueVerbs
 from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
+from .verbs.version_verbs import VersionVerbs
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
+class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, VersionVerbs):
     """The verbs of Detent on one database."""
 
     # Schema
@@ -175,6 +176,7 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
         jobs: Sequence[str],
         tokens: Sequence[str],
         now: int,
+        version: str = "",
         claim_cursor: ClaimCursor | None = None,
     ) -> list[Claimed]:
         """Lease what is due, at most one per token; twice leases the next ones."""
@@ -182,7 +184,14 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
         claimed = self._again(
             self._claims,
             lambda tx: claims.claim(
-                tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, claim_cursor=claim_cursor
+                tx,
+                worker,
+                queues=queues,
+                jobs=jobs,
+                tokens=tokens,
+                now=now,
+                version=version,
+                claim_cursor=claim_cursor,
             ),
         )
         claim_cursor.committed()
@@ -196,11 +205,14 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
         jobs: Collection[str],
         token: Callable[[], str],
         now: int,
+        version: str = "",
     ) -> list[Claimed]:
         """Lease an execution of each run whose deadline has passed while it waits; twice finds no more."""
         return self._again(
             self._claims,
-            lambda tx: deadlines.claim_overdue(tx, worker, queues=queues, jobs=jobs, token=token, now=now),
+            lambda tx: deadlines.claim_overdue(
+                tx, worker, queues=queues, jobs=jobs, token=token, now=now, version=version
+            ),
         )()
 
     def release(self, claimed: Sequence[Claimed]) -> None:
@@ -355,12 +367,13 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs):
         """Give a paused run another graph, that of the run_graph; twice gives it the same again."""
         self.write(lambda tx: graphs.replace(tx, run_id, text, run_graph=run_graph, now=now))
 
-    def outdated(self, type: str, signature: str, *, behind: str = "", limit: int = 100) -> list[str]:
-        """Runs of a class that were last settled under another graph."""
+    def outdated(
+        self, type: str, signature: str, *, behind: str = "", limit: int = 100, version: str = ""
+    ) -> list[str]:
+        """Runs of a class that were last settled under another graph, and are not pinned elsewhere."""
+        asked = {"type": type, "signature": signature, "behind": behind, "limit": limit, "version": version}
         with self._reading() as tx:
-            rows = tx.query(
-                tx.sql.graphs.outdated_runs, type=type, signature=signature, behind=behind, limit=limit
-            )
+            rows = tx.query(tx.sql.graphs.outdated_runs, **asked)
         return [row[0] for row in rows]
 
     def unknown_jobs(self, *, before: int, limit: int = 100) -> list[tuple[str, str, int, str]]:

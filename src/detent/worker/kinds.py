@@ -11,18 +11,30 @@ from ..execution.node_kinds import node_work
 from ..execution.services import Services
 from ..execution.spawned_step import SpawnedStep, Work
 from ..execution.workflow_frames import Frame
+from ..kernel.decide import DECIDER
 from ..kernel.operations import Settle
 from ..kernel.rows import Claimed, Step
 from ..kernel.settle import LETTERS, Ending, Outcome, settle
-from ..stores.store import Store
+from ..kernel.versions import is_new
 
 SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
 
 
-def journals_of(store: Store, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
-    """The recorded steps of runs that were delivered before, or that are forks."""
+def prepare(services: Services, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
+    """Note our version in runs that it has not executed before; return the journals that are needed.
+
+    Those are the recorded steps of runs that were delivered before, or that are forks.
+    """
+    version = services.version
+    new = {
+        item.run_id
+        for item in claimed
+        if item.versions != version and item.run_kind != DECIDER and is_new(item.versions, version)
+    }
+    if new:
+        services.store.note_version(sorted(new), version, now=services.clock.now())
     known = sorted({item.run_id for item in claimed if item.deliveries > 1 or item.forked_from})
-    return store.journal(known) if known else {}
+    return services.store.journal(known) if known else {}
 
 
 def show_long_steps(works: Sequence[Frame | Work], now: int) -> None:

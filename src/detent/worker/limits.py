@@ -80,6 +80,7 @@ class LimitedQueues:
             jobs=self._services.registry.names,
             tokens=tokens,
             now=now,
+            version=self._services.version,
         )
         self.next_moment = None if found.wait is None else now + found.wait
         if len(self._start_by) > MOST_KEPT:  # of deliveries that failed

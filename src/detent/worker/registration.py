@@ -6,15 +6,16 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
+from ..execution.services import Services
 from ..ids import uuid7
 from ..kernel.rows import WorkerRow
 
 
-def new_row(*, queues: Sequence[str], concurrency: int, lease: int, jobs: Iterable[str]) -> WorkerRow:
+def new_row(services: Services, *, queues: Sequence[str], concurrency: int, lease: int) -> WorkerRow:
     """A row with a new id, by the clock of this machine."""
     now = time.time_ns() // 1000
     return WorkerRow(
@@ -27,5 +28,6 @@ def new_row(*, queues: Sequence[str], concurrency: int, lease: int, jobs: Iterab
         started_at=now,
         beat_at=now,
         lease_until=now + lease,
-        jobs=msgspec.json.encode(list(jobs)).decode(),
+        jobs=msgspec.json.encode(services.registry.names).decode(),
+        version=services.version,
     )

@@ -79,7 +79,11 @@ class Upkeep:
             behind = ""
             while not plan.abstract and not self._stopped.is_set():
                 runs = self._services.store.outdated(
-                    plan.name, plan.graph.signature, behind=behind, limit=AT_ONCE
+                    plan.name,
+                    plan.graph.signature,
+                    behind=behind,
+                    limit=AT_ONCE,
+                    version=self._services.version,
                 )
                 for run in runs:
                     self._heal(run)

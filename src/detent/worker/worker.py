@@ -27,7 +27,7 @@ from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, 
 from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
-from .kinds import broken_off, journals_of, show_long_steps, work_of
+from .kinds import broken_off, prepare, show_long_steps, work_of
 from .limits import LimitedQueues
 from .projector import Projector
 from .registration import new_row
@@ -62,6 +62,7 @@ class Worker:
         self._grace = grace
         self._max_recoveries = max_recoveries
         self._reports = WorkerReports(services)
+        self._new_row = partial(new_row, services, queues=self._queues, concurrency=concurrency, lease=lease)
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
@@ -467,9 +468,10 @@ class Worker:
         now = self._services.clock.now()
         queues, jobs = set(self._queues), set(self._services.registry.names)
         try:
-            store = self._services.store
-            claimed = store.claim_overdue(self.id, queues=queues, jobs=jobs, token=token, now=now)
-            journals = journals_of(self._services.store, claimed)
+            claimed = self._services.store.claim_overdue(
+                self.id, queues=queues, jobs=jobs, token=token, now=now, version=self._services.version
+            )
+            journals = prepare(self._services, claimed)
         except BaseException:
             claimed = []
             self._doubt, self._next_deadline = True, now
@@ -496,7 +498,7 @@ class Worker:
             random.shuffle(self._queues)  # none of them starves
             claimed = self.limited.claim(self.id, self._queues, tokens, self._works, self._claim_from)
             self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
-            journals = journals_of(self._services.store, claimed)
+            journals = prepare(self._services, claimed)
         except BaseException:
             claimed = []
             self._doubt = True
@@ -519,6 +521,7 @@ class Worker:
             jobs=self._services.registry.names,
             tokens=tokens,
             now=self._services.clock.now(),
+            version=self._services.version,
             claim_cursor=self._claim_cursor,
         )
 
@@ -592,7 +595,3 @@ class Worker:
 
     def _token(self) -> str:
         return f"{self._row.id[-12:]}.{next(self._tokens)}"
-
-    def _new_row(self) -> WorkerRow:
-        jobs = self._services.registry.names
-        return new_row(queues=self._queues, concurrency=self._concurrency, lease=self._lease, jobs=jobs)

@@ -32,6 +32,7 @@ class Beginning(msgspec.Struct, gc=False):
     input: str
     created_at: int
     token: str | None
+    versions: str | None
 
 
 class End(msgspec.Struct, gc=False):
@@ -152,7 +153,9 @@ def _beginnings_of(op: Start) -> list[Beginning] | None:
         if not _is_plain(run, main) or main.worker != op.executions[0].worker or unfit_run(run) is not None:
             return None
         begun.append(
-            Beginning(run.id, run.type, run.queue, run.priority, run.input, run.created_at, main.token)
+            Beginning(
+                run.id, run.type, run.queue, run.priority, run.input, run.created_at, main.token, run.versions
+            )
         )
     return begun
 
@@ -160,6 +163,7 @@ def _beginnings_of(op: Start) -> list[Beginning] | None:
 def _is_plain(run: NewRun, main: NewExecution) -> bool:
     """Whether the rows of a start hold only what a `Beginning` says, and defaults for the rest."""
     plain = NewRun(run.id, run.type, "function", run.queue, run.priority, run.input, run.created_at)
+    plain.versions = run.versions
     if run != plain:
         return False
     state, deliveries, started_at = ExecutionState.READY, 0, None

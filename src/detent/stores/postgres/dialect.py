@@ -83,8 +83,8 @@ SELECT x.*, CASE WHEN x.token IS NOT NULL THEN 1 ELSE 0 END AS leased
   FROM {dialect.rows(*columns_of(Beginning))}
  WHERE CAST(:worker AS text) = '' OR EXISTS (SELECT 1 FROM alive)),
      runs AS (
-INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at)
-SELECT id, type, 'function', queue, priority, input, created_at FROM x),
+INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at, versions)
+SELECT id, type, 'function', queue, priority, input, created_at, versions FROM x),
      mains AS (
 INSERT INTO detent_executions (run_id, node, attempt, kind, job, queue, precedence, state, created_at,
                                scheduled_for, worker, token, deliveries, started_at)

@@ -35,7 +35,7 @@ SELECT r.id, r.state
   {d.join("detent_runs", "r")} ON r.id = x.id""",
         # Rows that another transaction has locked are skipped, so this never waits.
         waiting=f"""
-SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.queue
+SELECT e.run_id, e.node, e.attempt, e.kind, e.job, e.queue, e.pin
   FROM {d.rows("run_id")}
   {d.join("detent_executions", "e")} ON e.run_id = x.run_id
  WHERE e.state IN ('ready', 'timer', 'parked')

@@ -161,6 +161,11 @@ class OnConflict:
         return f"({at}, {id}) {sign} (:at, :id)"
 
 
+def served(alias: str) -> str:
+    """Whether workers of `:version` may execute it: it is pinned to no version, or to that one."""
+    return f"({alias}.pin IS NULL OR {alias}.pin = :version)"
+
+
 def insert(d: Dialect, table: str, columns: tuple[str, ...]) -> str:
     """INSERT the batch."""
     names = ", ".join(columns)

@@ -109,14 +109,16 @@ SELECT w.run_id, w.node FROM {d.rows("target")} {d.join("detent_waits", "w")} ON
 SELECT id FROM detent_runs
  WHERE signature IS NOT NULL AND signature <> :signature AND type = :type AND kind = 'class'
    AND frozen_at IS NULL AND state = 'ready' AND id > :behind
+   AND (pin IS NULL OR pin = :version)
  ORDER BY id LIMIT :limit""",
-        # Nodes that are due for long, and that no worker can run.
+        # Nodes that are due for long, and that no worker can run.  Pinned runs wait for their version.
         unknown_jobs=f"""
 SELECT e.run_id, e.node, e.attempt, e.job
   FROM detent_executions e {d.by("detent_executions_ready")}
  WHERE e.state = 'ready'
    AND e.kind = 'node'
    AND e.scheduled_for <= :before
+   AND e.pin IS NULL
    AND NOT {d.one_of("e.job", "job")}
  ORDER BY e.scheduled_for
  LIMIT :limit""",

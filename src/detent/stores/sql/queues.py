@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .dialect import Dialect
+from .dialect import Dialect, served
 
 KEYS = ("run_id", "node", "attempt")
 CONFIGURED = ("name", "declared", "changes", "limited", "paused_at", "reason", "turn", "updated_at")
@@ -41,6 +41,7 @@ def build_queues(d: Dialect) -> QueueStatements:
   FROM detent_executions e {d.by("detent_executions_ready")}
  WHERE e.state = 'ready'
    AND e.queue = :queue"""
+    known = f"{d.one_of('e.job', 'job')} AND {served('e')}"
     in_order = " ORDER BY e.precedence, e.scheduled_for, e.run_id LIMIT :limit"
     return QueueStatements(
         # Claims on one queue take turns: only one transaction counts at a time.  A queue that another worker
@@ -66,9 +67,9 @@ SELECT b.queue, b.queue_key, b.begun_at, b.begins
     ON b.queue = x.queue AND b.queue_key = x.queue_key AND b.begun_at > x.begun_at""",
         # The first in the order of the queue.  Nothing is locked yet: most may have to wait.
         # Served by detent_executions_ready.
-        candidates=f"SELECT {_CANDIDATE} {ready} AND {d.one_of('e.job', 'job')} {in_order}",
+        candidates=f"SELECT {_CANDIDATE} {ready} AND {known} {in_order}",
         candidates_at=f"""
-SELECT {_CANDIDATE} {ready} AND e.precedence = :precedence AND {d.one_of("e.job", "job")} {in_order}""",
+SELECT {_CANDIDATE} {ready} AND e.precedence = :precedence AND {known} {in_order}""",
         # One descent of the index for each precedence, however many executions wait.
         precedences=f"""
 WITH RECURSIVE found (precedence, number) AS (
@@ -145,6 +146,7 @@ SELECT {_CANDIDATE}
   FROM (SELECT x.queue_key AS wanted,
                (SELECT h.run_id {_keyed(d, "h")} AND {d.same_key("h", "x")} {place}
                    AND {d.one_of("h.job", "job", batch="jobs")}
+                   AND {served("h")}
                  ORDER BY h.queue_key, h.precedence, h.scheduled_for, h.run_id
                  LIMIT 1 OFFSET :skip) AS head
           FROM {d.rows(*columns)}) AS k

@@ -17,12 +17,13 @@ import msgspec
 from ...kernel.rows import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
 from .deadlines import DeadlineStatements, build_deadlines
 from .deciders import DeciderStatements, build_deciders
-from .dialect import Dialect, columns_of, insert
+from .dialect import Dialect, columns_of, insert, served
 from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 from .projections import ProjectionStatements, build_projections
 from .queues import QueueStatements, build_queues
 from .run_streams import RunStreamStatements, build_run_streams
 from .schedules import ScheduleStatements, build_schedules
+from .versions import VersionStatements, build_versions
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
 ACTIVE_HERO = """type = :type AND hero_type = :hero_type AND hero_id = :hero_id
@@ -65,6 +66,7 @@ class Statements(msgspec.Struct, frozen=True):
     deciders: DeciderStatements
     projections: ProjectionStatements
     queues: QueueStatements
+    versions: VersionStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -227,6 +229,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         deciders=build_deciders(d, run_columns),
         projections=build_projections(d),
         queues=build_queues(d),
+        versions=build_versions(d),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
@@ -272,8 +275,8 @@ SELECT e.run_id, e.node, e.attempt, e.scheduled_for
 SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
         insert_worker="""
 INSERT INTO detent_workers
-    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs)
-VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs)""",
+    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs, version)
+VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs, :version)""",
         renew_worker=f"""
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
@@ -401,7 +404,7 @@ def whole_run(d: Dialect) -> str:
 
 _OF_EXECUTION = frozenset(
     "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
-    " started_at queue_key".split()
+    " started_at queue_key pin".split()
 )
 _OF_RUN = {
     "type": "type",
@@ -431,6 +434,7 @@ SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
    AND e.queue = :queue
    {place}
    AND {d.one_of("e.job", "job")}
+   AND {served("e")}
  ORDER BY e.precedence, e.scheduled_for, e.run_id
  LIMIT :limit
  {d.lock("e")} {d.skip_locked}"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ...errors import DetentError, TooManyRecoveries
@@ -44,6 +44,7 @@ def claim(
     jobs: Sequence[str],
     tokens: Sequence[str],
     now: int,
+    version: str = "",
     claim_cursor: ClaimCursor | None = None,
 ) -> Callable[[], list[Claimed]]:
     """Lease what is due to `worker`, at most as many as there are tokens; twice claims the next ones.
@@ -55,7 +56,8 @@ def claim(
     claim_cursor.begin()
     if not queues:
         return list
-    found = _find(tx, worker, queues, batch([{"job": job} for job in jobs]), len(tokens), now, claim_cursor)
+    known = {"rows": batch([{"job": job} for job in jobs]), "version": version}
+    found = _find(tx, worker, queues, known, len(tokens), now, claim_cursor)
     if not found:
         return list
     leases = [
@@ -69,7 +71,13 @@ def claim(
 
 
 def _find(
-    tx: Tx, worker: str, queues: Sequence[str], jobs: str, room: int, now: int, claim_cursor: ClaimCursor
+    tx: Tx,
+    worker: str,
+    queues: Sequence[str],
+    known: Mapping[str, str],
+    room: int,
+    now: int,
+    claim_cursor: ClaimCursor,
 ) -> list[tuple[str, str, int]]:
     """What is to be claimed, locked: from where the claim_cursor ends, or from all that is ready."""
     found: dict[tuple[str, str, int], None] = {}
@@ -86,7 +94,7 @@ def _find(
         for queue in queues:
             if len(found) < room:
                 # Our own locks are not skipped: what was found before comes once more.
-                take(queue, tx.query(tx.sql.claim, queue=queue, rows=jobs, limit=room))
+                take(queue, tx.query(tx.sql.claim, queue=queue, limit=room, **known))
                 looks += 1
         return looks
 
@@ -96,7 +104,7 @@ def _find(
     floor = 0 if whole else claim_cursor.timers  # a timer from a machine whose clock is behind lies below it
     timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
     # Mostly there is one queue, and no timer due: then this is all that there is to ask.
-    first = tx.ask(tx.sql.claim, queue=queues[0], rows=jobs, limit=room) if whole else list
+    first = tx.ask(tx.sql.claim, queue=queues[0], limit=room, **known) if whole else list
     if not liveness():
         return []
     promoted = _promote(tx, timers(), claim_cursor)
@@ -108,7 +116,7 @@ def _find(
             for precedence, floor in claim_cursor.places(queue):
                 if limit := room - len(found):
                     place = {"queue": queue, "precedence": precedence, "floor": floor}
-                    take(queue, tx.query(tx.sql.claim_on, rows=jobs, limit=limit, **place))
+                    take(queue, tx.query(tx.sql.claim_on, limit=limit, **place, **known))
         if len(found) == room or not claim_cursor.affordable():
             return list(found)
         begun = time.perf_counter()
@@ -160,6 +168,7 @@ def register(tx: Tx, worker: WorkerRow) -> None:
         now=worker.started_at,
         lease_until=worker.lease_until,
         jobs=worker.jobs,
+        version=worker.version,
     )
 
 

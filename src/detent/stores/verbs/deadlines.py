@@ -30,6 +30,7 @@ def claim_overdue(
     jobs: Collection[str],
     token: Callable[[], str],
     now: int,
+    version: str = "",
 ) -> Callable[[], list[Claimed]]:
     """Lease one execution of each run whose deadline has passed while it waits."""
     if not tx.query(tx.sql.fence, id=worker):
@@ -39,7 +40,7 @@ def claim_overdue(
         return list
     states = dict(tx.query(tx.sql.deadlines.states, rows=batch([{"id": run} for run in due])))
     active = [run for run in due if states.get(run) == RunState.READY]
-    found = _waiting(tx, active, queues, jobs) if active else {}
+    found = _waiting(tx, active, queues, jobs, version) if active else {}
     # A run that is over, paused or gone needs no look any more; a resumed one looks by itself.
     done = [run for run in due if run in found or run not in active]
     if done:
@@ -61,12 +62,12 @@ def claim_overdue(
 
 
 def _waiting(
-    tx: Tx, runs: Sequence[str], queues: Collection[str], jobs: Collection[str]
+    tx: Tx, runs: Sequence[str], queues: Collection[str], jobs: Collection[str], version: str
 ) -> dict[str, tuple[str, int]]:
     """By run, an execution that may end it: the main one of a function, any node of a graph."""
     found: dict[str, tuple[str, int]] = {}
     rows = tx.query(tx.sql.deadlines.waiting, rows=batch([{"run_id": run} for run in runs]))
-    for run, node, attempt, kind, job, queue in rows:
-        if kind in (MAIN, "node") and job in jobs and queue in queues:
+    for run, node, attempt, kind, job, queue, pin in rows:
+        if kind in (MAIN, "node") and job in jobs and queue in queues and pin in (None, version):
             found.setdefault(run, (node, attempt))
     return found

@@ -36,6 +36,7 @@ class QueueVerbs(BaseStore):
         jobs: Sequence[str],
         tokens: Sequence[str],
         now: int,
+        version: str = "",
     ) -> LimitedClaim:
         """Lease what is due and permitted on these queues, at most one per token; twice leases the next ones.
 
@@ -45,7 +46,14 @@ class QueueVerbs(BaseStore):
         def claiming(tx: Tx) -> limited.Claiming:
             promote(tx, now)
             return limited.claim(
-                tx, worker, queues=queues, running=running, jobs=jobs, tokens=tokens, now=now
+                tx,
+                worker,
+                queues=queues,
+                running=running,
+                jobs=jobs,
+                tokens=tokens,
+                now=now,
+                version=version,
             )
 
         found = self._again(self._claims, claiming)

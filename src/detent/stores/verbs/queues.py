@@ -73,6 +73,7 @@ def claim(
     jobs: Sequence[str],
     tokens: Sequence[str],
     now: int,
+    version: str = "",
 ) -> Claiming:
     """Lease what is due and permitted; `running` is how many this worker executes, by queue."""
     liveness = tx.ask(tx.sql.fence, id=worker)
@@ -97,7 +98,7 @@ def claim(
         admission = Admission(
             limits, now=moment, room=room, executing=executed.get(queue.name, {}), begins=begins
         )
-        claiming = _Claiming(tx, queue, admission, batch([{"job": job} for job in jobs]))
+        claiming = _Claiming(tx, queue, admission, batch([{"job": job} for job in jobs]), version)
         if admission.room > 0:
             taken += [(candidate, admission, queue) for candidate in claiming.run()]
         next_moment = admission.next_moment
@@ -112,12 +113,13 @@ def claim(
 class _Claiming:
     """One queue in one claim."""
 
-    def __init__(self, tx: Tx, queue: Configured, admission: Admission, jobs: str) -> None:
+    def __init__(self, tx: Tx, queue: Configured, admission: Admission, jobs: str, version: str) -> None:
         self._tx = tx
         self._queue = queue
         self._limits = admission.limits
         self._admission = admission
         self._jobs = jobs
+        self._version = version
         self._taken: dict[tuple[str, str, int], Candidate] = {}
         self._precedences: list[int] | None = None  # with aging: those of what waits
 
@@ -151,7 +153,8 @@ class _Claiming:
         return len(found) < limit
 
     def _candidates(self, limit: int) -> list[Candidate]:
-        sql, params = self._tx.sql.queues, {"queue": self._queue.name, "rows": self._jobs, "limit": limit}
+        sql = self._tx.sql.queues
+        params = {"queue": self._queue.name, "rows": self._jobs, "limit": limit, "version": self._version}
         if self._precedences is None:
             return [Candidate(*row) for row in self._tx.query(sql.candidates, **params)]
         asked = [
@@ -210,7 +213,8 @@ class _Claiming:
 
     def _heads(self, keys: Sequence[str], skip: int) -> dict[str, Candidate]:
         """By key, the one that is next."""
-        sql, params = self._tx.sql.queues, {"queue": self._queue.name, "jobs": self._jobs, "skip": skip}
+        sql = self._tx.sql.queues
+        params = {"queue": self._queue.name, "jobs": self._jobs, "skip": skip, "version": self._version}
         if self._precedences is None:
             rows = batch([{"queue_key": key} for key in keys])
             found = self._tx.query(sql.heads, rows=rows, **params)
