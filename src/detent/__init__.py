@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from .kernel.policies import ExceptionPolicy, Retry
     from .kernel.queues import Queue, Rate
     from .kernel.rows import Error
+    from .kernel.start_keys import Debounce
 
 __version__ = "0.1.0"
 
@@ -134,6 +135,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DeadlineExceeded",
+    "Debounce",
     "Decider",
     "Deciders",
     "Decision",
@@ -283,6 +285,7 @@ _HOMES = {
     "kernel.rows": "Error",
     "kernel.policies": "ExceptionPolicy Retry",
     "kernel.queues": "Queue Rate",
+    "kernel.start_keys": "Debounce",
     "definitions.projections": "Projection",
     "app.run": "Run Runs",
     "app.run_streams": "Stream StreamEntry",

@@ -129,6 +129,15 @@ def test_the_versions_of_a_run_are_kept_in_order() -> None:
     assert (started_by(unknown), all_versions(unknown)) == (None, ("v2",))
 
 
+def test_a_run_that_sees_many_deploys_keeps_all_its_versions(apps: Apps) -> None:
+    app = apps(greet, version="v1", worker=False)
+    run = app.start(greet, "Ada")
+    later = [f"v{number}-{'x' * 90}" for number in range(2, 7)]
+    for version in later:
+        app.engine.store.note_version([run.id], version, now=app.engine.clock.now())
+    assert run.refresh().versions == ("v1", *later)
+
+
 # The default
 
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ..app import deciders as deciding
-from ..app import within
+from ..app import keyed_starts, within
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
@@ -341,6 +341,11 @@ class AsyncStarter(AsyncStarts):
     ) -> AsyncRun[Any]:
         if deciding.starts_instance(self._app.engine, definition):
             return await self._begin(definition, deciding.first_input(definition, args, kwargs))
+        if keyed_starts.is_keyed(self._options):
+            engine = self._app.engine
+            await self._app.ensure_open()
+            starting = keyed_starts.prepared(engine, definition, [(args, kwargs)], self._options)
+            return AsyncRun(engine, await in_thread(starting))
         return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
 
     async def _begin(self, decider: Any, input: Any) -> AsyncRun[Any]:
@@ -349,6 +354,7 @@ class AsyncStarter(AsyncStarts):
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+        keyed_starts.refuse_many(self._options)
         given = calls_of(START_MANY, calls)
         return await self._app._start(await self._prepared(definition, given)) if given else []
 
@@ -385,9 +391,15 @@ class AsyncWithin(AsyncStarts):
     async def _start_one(
         self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncRun[Any]:
+        if keyed_starts.is_keyed(self._options):
+            engine = self._app.engine
+            await self._app.ensure_open()
+            verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
+            return AsyncRun(engine, await self._join(verb))
         return (await self._start(definition, [(args, kwargs)]))[0]
 
     async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
+        keyed_starts.refuse_many(self._options)
         return await self._start(definition, calls_of(START_MANY, calls))
 
     async def _start(

@@ -15,7 +15,7 @@ from ..events import Event
 from ..kernel.operations import Start
 from ..keywords import shows
 from . import deciders as deciding
-from . import within
+from . import keyed_starts, within
 from .deciders import only_id
 from .engine import Engine
 from .executions import find_executions
@@ -132,6 +132,7 @@ class App(Starts):
 
         The same `id` twice is the same run.  A higher `priority` runs sooner.  At its
         `deadline` a run that is not done fails.  By its `attributes` it can be found.
+        `debounce` and `dedup_key` make several starts one run: see docs/queues.md.
         """
         return Starter(self, checked_options(options))
 
@@ -410,6 +411,9 @@ class Starter(Starts):
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
         if deciding.starts_instance(self._app.engine, definition):
             return self._begin(definition, deciding.first_input(definition, args, kwargs))
+        if keyed_starts.is_keyed(self._options):
+            engine = self._app.engine
+            return Run(engine, keyed_starts.start(engine, definition, [(args, kwargs)], self._options))
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
 
     def _begin(self, decider: Any, input: Any) -> Run[Any]:
@@ -419,6 +423,7 @@ class Starter(Starts):
         return self._app.run(engine.registry.decider(decider).address(input))
 
     def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        keyed_starts.refuse_many(self._options)
         given = calls_of(START_MANY, calls)
         if not given:
             return []
@@ -447,9 +452,14 @@ class Within(Starts):
         return Within(self._app, self._connection, checked_options({**self._options.given, **options}))
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+        if keyed_starts.is_keyed(self._options):
+            engine = self._app.engine
+            verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
+            return Run(engine, join(engine.store, self._connection, verb))
         return self._join(definition, [(args, kwargs)])[0]
 
     def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        keyed_starts.refuse_many(self._options)
         return self._join(definition, calls_of(START_MANY, calls))
 
     def enqueue_input(

@@ -439,6 +439,15 @@ class Engine(Control):
             for run in start.runs
         ]
 
+    def begun(self, start: Start) -> None:
+        """Runs were started by a verb of their own: look for them, and wait for what is due later."""
+        self.waiters.begun(run.id for run in start.runs)
+        if self.worker is not None:
+            if (deadline := first_deadline(start)) is not None:
+                self.worker.expect_deadline(deadline)
+            if (due := due_of(start)) is not None:
+                self.worker.expect(due)
+
     def fresh(self, start: Start) -> list[RunRow]:
         """Runs that were just planned, as they will be."""
         self.waiters.begun(run.id for run in start.runs)

@@ -15,6 +15,7 @@ from ..arguments import (
     check_duration,
     check_flag,
     check_function,
+    check_positive_duration,
     check_priority,
     check_queue,
     check_queues,
@@ -27,6 +28,7 @@ from ..definitions.context import Context
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..kernel.queues import NO_LIMITS, Limits, Queue, check_queue_key
 from ..kernel.rows import Attribute
+from ..kernel.start_keys import Debounce, check_start_key
 from ..kernel.versions import check_version
 from ..keywords import defaults_of_fields
 from ..serialization.codec import DEFAULT_MAX_PAYLOAD, Transform
@@ -169,6 +171,9 @@ class StartOptions(TypedDict, total=False):
     allow_multiple: bool
     deadline: timedelta | datetime | float | None
     attributes: Mapping[str, Attribute] | None
+    debounce: Debounce | None
+    dedup_key: str | None
+    within: timedelta | float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +189,9 @@ class Options:
     allow_multiple: bool = False
     deadline: timedelta | datetime | float | None = None
     attributes: Mapping[str, Attribute] | None = None
+    debounce: Debounce | None = None
+    dedup_key: str | None = None
+    within: timedelta | float | None = None
 
     def __post_init__(self) -> None:
         if self.id is not None:
@@ -202,6 +210,25 @@ class Options:
             object.__setattr__(self, "attributes", checked_attributes(OPTIONS, self.attributes))
         if not isinstance(self.allow_multiple, bool):
             check_flag(OPTIONS, "allow_multiple", self.allow_multiple)
+        if self.debounce is not None or self.dedup_key is not None or self.within is not None:
+            self._check_keys()
+
+    def _check_keys(self) -> None:
+        """Check `debounce`, or `dedup_key` with `within`."""
+        if self.debounce is not None and not isinstance(self.debounce, Debounce):
+            refuse(OPTIONS, "debounce", self.debounce, "give detent.Debounce('user-7', wait=5)")
+        if self.dedup_key is not None:
+            check_start_key(OPTIONS, "dedup_key", self.dedup_key)
+        if self.within is not None:
+            check_positive_duration(OPTIONS, "within", self.within)
+        if (self.dedup_key is None) != (self.within is None):
+            hint = "dedup_key and within belong together: dedup_key='user-7', within=timedelta(hours=1)"
+            refuse(OPTIONS, "within", self.within, hint)
+        excluded = ("id", "delay", "dedup_key") if self.debounce is not None else ("id",)
+        for name in excluded:
+            if getattr(self, name) is not None:
+                what = "debounce" if self.debounce is not None else "dedup_key"
+                refuse(OPTIONS, name, getattr(self, name), f"it cannot be combined with {what}")
 
     @property
     def given(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from .verbs.heal import known_jobs
 from .verbs.queue_verbs import QueueVerbs
 from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
+from .verbs.start_keys import StartKeyVerbs
 from .verbs.version_verbs import VersionVerbs
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, VersionVerbs):
+class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVerbs, VersionVerbs):
     """The verbs of Detent on one database."""
 
     # Schema

@@ -3,6 +3,7 @@
     when it begins   heals the runs of its classes that were settled under another graph
     every while      hands back what the database says that this worker holds, and does not run here
                      pauses runs that wait for a job which no worker knows
+                     removes dedup windows and debounces that are over
 
 Any number of workers may do this at the same time: each step looks again under the run's lock.
 """
@@ -24,6 +25,7 @@ from ..stores.verbs.heal import known_jobs
 log = logging.getLogger("detent.worker")
 EVERY = 15.0  # seconds
 AT_ONCE = 100
+KEPT = 60_000_000  # microseconds: clocks of several machines differ
 
 
 class Upkeep:
@@ -64,6 +66,7 @@ class Upkeep:
             self._try(self._audit)
             if not self._idle():
                 self._try(self.find_missing)
+            self._try(self.forget_start_keys)
 
     def _try(self, task: Callable[[], object]) -> None:
         try:
@@ -102,6 +105,11 @@ class Upkeep:
             services.store.reconcile(run_id, run_graph=run_graph, now=services.clock.now())
         except DetentError:
             log.exception("could not heal run %s", run_id)
+
+    def forget_start_keys(self) -> int:
+        """Remove dedup windows and debounces that are over; say how many."""
+        services = self._services
+        return services.store.forget_start_keys(before=services.clock.now() - KEPT)
 
     def find_missing(self) -> int:
         """Pause runs whose nodes are due for long, while no worker knows their job; say how many."""

@@ -9,10 +9,12 @@ _INTEGERS = frozenset(
     "recoveries failures started_at seq written_by wake_at required settled increment happened_at"
     " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
     " generation version begun_at retry_at updated_at parent_seq"
-    " next_for due_at queued_for last_for fired skipped seen_at begins limited paused_at appended_at".split()
+    " next_for due_at queued_for last_for fired skipped seen_at begins limited paused_at appended_at"
+    " first_at until".split()
 )
 _LONG = frozenset(
-    "input result error value detail progress body data timing terms former declared changes reason".split()
+    "input result error value detail progress body data timing terms former declared changes reason"
+    " versions".split()
 )
 
 

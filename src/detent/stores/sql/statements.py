@@ -23,6 +23,7 @@ from .projections import ProjectionStatements, build_projections
 from .queues import QueueStatements, build_queues
 from .run_streams import RunStreamStatements, build_run_streams
 from .schedules import ScheduleStatements, build_schedules
+from .start_keys import StartKeyStatements, build_start_keys
 from .versions import VersionStatements, build_versions
 
 ACTIVE = "('ready', 'timer', 'parked', 'held', 'executing')"
@@ -67,6 +68,7 @@ class Statements(msgspec.Struct, frozen=True):
     projections: ProjectionStatements
     queues: QueueStatements
     versions: VersionStatements
+    start_keys: StartKeyStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -230,6 +232,7 @@ SELECT t.run_id, t.node, t.required, t.settled
         projections=build_projections(d),
         queues=build_queues(d),
         versions=build_versions(d),
+        start_keys=build_start_keys(d),
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
