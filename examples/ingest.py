@@ -154,9 +154,8 @@ def main(url: str) -> None:
     begins = [line for line in lines if line.what == "begin"]
     ends = sum(line.what == "end" for line in lines)
     seconds = lines[-1].at - lines[0].at
-    print(
-        f"{documents} documents in {seconds:.1f} s, {len(begins)} calls, 1 worker killed during {len(begins) - ends} of them"
-    )
+    print(f"{documents} documents in {seconds:.1f} s, {len(begins)} calls")
+    print(f"1 worker was killed, in the middle of {len(begins) - ends} calls")
     first = {line.customer: line.at - lines[0].at for line in reversed(begins)}
     print(f"the last customer waited {max(first.values()):.1f} s for its first call")
     complaints = judge(lines, killed)
