@@ -11,11 +11,12 @@ import pytest
 import detent
 from detent import Debounce, Workflow, step, workflow
 from detent.errors import ConfigurationError, InvalidArgument, InvalidOption
+from detent.events import RunStarted
 from detent.kernel.start_keys import Holder, StartKey, deduplicated
 from detent.stores.verbs import start_keys
 from detent.testing import TestingApp
 
-from .world import Apps, Gate, result, wait_for
+from .world import Apps, Gate, eventually, result, wait_for
 
 HOUR = timedelta(hours=1)
 LATER = Debounce("user-7", wait=HOUR)
@@ -227,7 +228,7 @@ def test_a_debounced_start_keeps_messages_pauses_and_those_who_wait(apps: Apps) 
     waiting = threading.Thread(target=lambda: found.append(run.result(timeout=60, wait_paused=True)))
     found: list[str] = []
     waiting.start()
-    assert options.start(listens, 2).refresh().state == "paused"
+    assert options.start(listens, 2).state == "paused"
     run.resume()
     sooner = app.options(debounce=Debounce("user-7", wait=0.01))
     assert sooner.start(listens, 3).id == run.id
@@ -274,6 +275,17 @@ def test_keys_that_are_over_are_forgotten_but_not_those_of_runs_that_wait(apps: 
     now = app.engine.clock.now()
     assert app.engine.store.forget_start_keys(before=now + 1_000_000) == 1
     assert waiting.start(reindex, 2).id == run.id
+
+
+def test_a_run_of_several_starts_is_reported_once(apps: Apps) -> None:
+    app = apps(reindex, worker=False)
+    seen: list[str] = []
+    app.subscribe(lambda event: seen.append(event.run_id), events=(RunStarted,))
+    runs = [app.options(debounce=LATER).start(reindex, user) for user in (1, 2)]
+    runs += [app.options(dedup_key="k", within=HOUR).start(reindex, user) for user in (1, 2)]
+    eventually(lambda: len(seen) == 2)
+    app.close()  # which delivers the rest
+    assert seen == [runs[0].id, runs[2].id]
 
 
 # In other places

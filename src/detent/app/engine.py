@@ -439,9 +439,12 @@ class Engine(Control):
             for run in start.runs
         ]
 
-    def begun(self, start: Start) -> None:
-        """Runs were started by a verb of their own: look for them, and wait for what is due later."""
-        self.waiters.begun(run.id for run in start.runs)
+    def begun(self, start: Start, *, new: bool) -> None:
+        """Runs were written by a verb of their own: report new ones, and expect what is due later."""
+        if new:
+            self.waiters.begun(run.id for run in start.runs)
+            if self.observer.active:
+                self._reporter.started(start.runs)
         if self.worker is not None:
             if (deadline := first_deadline(start)) is not None:
                 self.worker.expect_deadline(deadline)

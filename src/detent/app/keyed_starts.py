@@ -18,10 +18,10 @@ from ..kernel.rows import RunRow
 from ..kernel.start_keys import StartKey, debounce_key, dedup_key
 from ..stores.driver import Tx
 from ..stores.verbs.listing import to_runs
-from ..stores.verbs.start_keys import Planner, start_by_key
+from ..stores.verbs.start_keys import KeyedStart, Planner, start_by_key
 from .engine import Engine
 from .settings import Options
-from .starting import fresh_row, included
+from .starting import included
 
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -51,14 +51,10 @@ def prepared(engine: Engine, definition: Any, calls: Calls, options: Options) ->
 
 
 def _start(engine: Engine, key: StartKey, plan: Planner) -> RunRow:
-    found: tuple[str, Start | None] = engine.control(
-        lambda now: engine.store.start_by_key(key, plan, now=now)
-    )
-    run_id, begun = found
-    if begun is None:
-        return engine.row(run_id)
-    engine.begun(begun)
-    return fresh_row(begun.runs[0], False, begun.ends.get(run_id))
+    found: KeyedStart = engine.control(lambda now: engine.store.start_by_key(key, plan, now=now))
+    if found.begun is not None:
+        engine.begun(found.begun, new=found.new)
+    return engine.row(found.run_id)
 
 
 def start_within(engine: Engine, definition: Any, calls: Calls, options: Options) -> Callable[[Tx], RunRow]:
@@ -66,11 +62,10 @@ def start_within(engine: Engine, definition: Any, calls: Calls, options: Options
     key, plan = _planned(engine, definition, calls, options)
 
     def starting(tx: Tx) -> RunRow:
-        run_id, begun = start_by_key(tx, key, plan, engine.clock.now())
-        if begun is None:
-            return to_runs(tx.query(tx.sql.run, id=run_id))[0]
-        engine.waiters.expect([run_id])
-        return fresh_row(begun.runs[0], False, begun.ends.get(run_id))
+        found = start_by_key(tx, key, plan, engine.clock.now())
+        if found.new:
+            engine.waiters.expect([found.run_id])
+        return to_runs(tx.query(tx.sql.run, id=found.run_id))[0]
 
     return starting
 

@@ -108,6 +108,11 @@ class Reporter:
             except Exception:  # the run has been removed since, or the database is away
                 log.warning("could not report a change of a run", exc_info=True)
 
+    def started(self, runs: Iterable[NewRun]) -> None:
+        """Runs were started by a verb of their own."""
+        for run in runs:
+            self._observer.emit(_started(run))
+
     def accepted(self, run_id: str, type: str, queue: str) -> None:
         """An operator has accepted the drift of a run."""
         now = from_micros(self._clock.now())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from ...errors import RunNotFound
 from ...kernel.operations import Start
 from ...kernel.rows import ExecutionState, RunState
@@ -17,10 +19,18 @@ Planner = Callable[[str | None, int], Start]  # from a run's id (None: a new one
 FORGOTTEN_AT_ONCE = 1000
 
 
+class KeyedStart(msgspec.Struct, frozen=True):
+    """What became of a start with a key."""
+
+    run_id: str  # of the run that the start belongs to
+    begun: Start | None = None  # what was written; None if the start belongs to an earlier run
+    new: bool = False  # False: a run that waited got other arguments
+
+
 class StartKeyVerbs(BaseStore):
     """The verbs of start keys."""
 
-    def start_by_key(self, key: StartKey, plan: Planner, *, now: int) -> tuple[str, Start | None]:
+    def start_by_key(self, key: StartKey, plan: Planner, *, now: int) -> KeyedStart:
         """Start a run, unless the key says that it is another one; see `start_by_key` below."""
         return self._changing(lambda tx: self._told(tx, start_by_key(tx, key, plan, now)))
 
@@ -29,12 +39,12 @@ class StartKeyVerbs(BaseStore):
         return self.write(lambda tx: _forget(tx, before))
 
 
-def start_by_key(tx: Tx, key: StartKey, plan: Planner, now: int) -> tuple[str, Start | None]:
-    """The id of the run that the start belongs to, and what was written; None if it is an earlier run."""
+def start_by_key(tx: Tx, key: StartKey, plan: Planner, now: int) -> KeyedStart:
+    """Start a run, give one that waits other arguments, or find the one that the start belongs to."""
     holder = _lock(tx, key, now)
     if key.mode == DEDUP:
         if deduplicated(holder, now) and tx.query(tx.sql.run, id=holder.run_id):
-            return holder.run_id, None
+            return KeyedStart(holder.run_id)
         return _begin(tx, key, plan(None, now), first_at=now, until=key.until(now, now))
     if holder.run_id and _has_not_begun(tx, holder.run_id):
         return _replace(tx, key, plan, holder, now)
@@ -67,7 +77,7 @@ def _has_not_begun(tx: Tx, run_id: str) -> bool:
     return all(state != ExecutionState.EXECUTING and deliveries == 0 for state, deliveries in rows)
 
 
-def _replace(tx: Tx, key: StartKey, plan: Planner, holder: Holder, now: int) -> tuple[str, Start | None]:
+def _replace(tx: Tx, key: StartKey, plan: Planner, holder: Holder, now: int) -> KeyedStart:
     """Give a run that waits the arguments and the options of a later start."""
     former = lock(tx, holder.run_id)
     [(watched,)] = tx.query(tx.sql.start_keys.watch, id=former.id)
@@ -76,11 +86,11 @@ def _replace(tx: Tx, key: StartKey, plan: Planner, holder: Holder, now: int) -> 
     for run in start.runs:
         run.created_at, run.watched = former.created_at, watched
     _withdraw(tx, former.id)
-    answer = _begin(tx, key, start, first_at=holder.first_at, until=until)
+    _begin(tx, key, start, first_at=holder.first_at, until=until)
     if former.state == RunState.PAUSED:
         tx.run(tx.sql.set_run_state, id=former.id, state=former.state, error=former.error, finished_at=None)
         tx.run(tx.sql.hold, id=former.id)
-    return answer
+    return KeyedStart(former.id, start)
 
 
 def _withdraw(tx: Tx, run_id: str) -> None:
@@ -94,7 +104,7 @@ def _withdraw(tx: Tx, run_id: str) -> None:
     tx.run(sql.withdraw_run, id=run_id)
 
 
-def _begin(tx: Tx, key: StartKey, start: Start, *, first_at: int, until: int) -> tuple[str, Start | None]:
+def _begin(tx: Tx, key: StartKey, start: Start, *, first_at: int, until: int) -> KeyedStart:
     start.chosen = start.remote = True
     run_id = start.runs[0].id
     place = {"mode": key.mode, "type": key.type, "start_key": key.key}
@@ -104,7 +114,8 @@ def _begin(tx: Tx, key: StartKey, start: Start, *, first_at: int, until: int) ->
     [answer] = applied.answers
     if isinstance(answer, Exception):
         raise answer
-    return run_id, start if answer[0].created else None
+    created = answer[0].created
+    return KeyedStart(run_id, start if created else None, new=created)
 
 
 def _forget(tx: Tx, before: int) -> int:
