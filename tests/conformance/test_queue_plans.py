@@ -20,6 +20,7 @@ INDEXES = {
     "keys": "detent_executions_keyed",
     "heads": "detent_executions_keyed",
     "heads_at": "detent_executions_keyed",
+    "waiting_key": "detent_executions_keyed",
     "executing": "detent_executions_worker",
 }
 SORTED = re.compile(r"Sort|filesort|TEMP B-TREE")
@@ -27,6 +28,7 @@ PARAMETERS: dict[str, Any] = {
     "queue": QUEUE,
     "limit": 100,
     "precedence": 0,
+    "queue_key": "big",
     "after": "big",
     "skip": 0,
     "version": "v1",

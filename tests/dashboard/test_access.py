@@ -269,7 +269,17 @@ def test_every_answer_carries_a_strict_policy(make: MakeClient, path: str) -> No
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/runs", "/runs/one", "/runs/one?tab=graph", "/runs/one?tab=steps", "/workers"]
+    "path",
+    [
+        "/",
+        "/runs",
+        "/runs/one",
+        "/runs/one?tab=graph",
+        "/runs/one?tab=steps",
+        "/queues",
+        "/schedules",
+        "/workers",
+    ],
 )
 def test_no_page_has_an_inline_script_or_style(small: TestingApp, path: str) -> None:
     small.speedrun(small.options(id="one").start(fulfil, "one", 5))

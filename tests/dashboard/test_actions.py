@@ -8,6 +8,7 @@ import pytest
 
 import detent
 from detent.dashboard.actions import ACTIONS
+from detent.dashboard.asgi import PLACES
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, Client, csrf_of
 from tests.dashboard.conftest import MakeClient, operator
@@ -195,4 +196,4 @@ def test_every_action_has_words_and_a_target() -> None:
         assert verb == action.verb
         assert action.title
         assert action.explains.endswith(".")
-        assert action.target in ("run", "step", "runs", "letter", "decider", "projection")
+        assert action.target in PLACES

@@ -18,6 +18,7 @@ import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import detent
+from detent import Queue, Rate
 from detent.dashboard import rendering
 from tests.dashboard.client import TOKEN
 from tests.dashboard.test_access import HOSTILE
@@ -40,7 +41,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[detent.App]:
-    with detent.App(f"sqlite:///{tmp_path_factory.mktemp('browser') / 'shop.db'}", include=INCLUDE) as app:
+    url = f"sqlite:///{tmp_path_factory.mktemp('browser') / 'shop.db'}"
+    queues = [Queue("default"), Queue("mail", concurrency=5, rate=Rate(100, per=60)), Queue("llm", fair=True)]
+    with detent.App(url, include=INCLUDE, queues=queues) as app:
+        app.schedule("nightly", parrot, args=("good night",), cron="0 3 * * *", tz="Europe/Paris")
+        app.schedules["nightly"].trigger()
         app.options(id="done", attributes={"customer": "acme"}).start(fulfil, "done", 5).result()
         app.options(id="broken").start(parrot, "!it broke")
         app.options(id="supplier").start(Onboard, name="good").result()
@@ -107,6 +112,9 @@ PAGES = (
     "/decider?name=account",
     "/instance?decider=account&id=a-1",
     "/projections",
+    "/queues",
+    "/schedules",
+    "/schedule?name=nightly",
     "/workers",
     "/act/cancel?run=done",
 )
@@ -156,6 +164,47 @@ def test_an_action_from_the_button_to_its_line_in_the_history(app: detent.App, v
     expect(page.locator("#history")).to_contain_text("by ada")
     expect(page.locator("#history")).to_contain_text("lunch")
     app.run("act").cancel()
+
+
+def test_a_queue_is_paused_with_a_reason_and_the_page_follows_its_runs(app: detent.App, visit: Visit) -> None:
+    page = visit("/queues", login=True)
+    card = page.locator("article.queue", has_text="mail")
+    card.get_by_role("link", name="Pause").click()
+    page.get_by_label("Reason").fill("the provider is down")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("status")).to_have_text(re.compile("The queue is paused"))
+    expect(card.locator(".badge")).to_have_text("paused")
+    expect(card).to_contain_text("the provider is down")
+    expect(page.locator("#live-mark.on")).to_be_visible()
+    app.options(id="letter", queue="mail").start(parrot, "hello")
+    expect(card.locator("dd").nth(1)).to_have_text("1")  # waiting, without a reload
+    card.get_by_role("link", name="Limits").click()
+    page.get_by_label("Concurrency", exact=False).first.fill("7")
+    page.get_by_label("Reason").fill("a smaller provider")
+    page.get_by_role("button", name="Change limits").click()
+    expect(card.locator(".limits")).to_contain_text("the code says 5")
+    app.queues["mail"].resume()
+    expect(card.locator(".badge")).to_have_text("open")
+    expect(card.locator("dd").nth(1)).to_have_text("0")
+
+
+def test_a_schedule_is_started_now_and_paused(app: detent.App, visit: Visit) -> None:
+    page = visit("/schedules", login=True)
+    row = page.locator("#schedules tbody tr", has_text="nightly")
+    expect(row.locator("time").first).to_have_text(re.compile("^in "))
+    row.get_by_role("link", name="Start now").click()
+    page.get_by_label("Reason").fill("the report is wanted today")
+    page.get_by_role("button", name="Start now").click()
+    page.wait_for_url("**/runs/nightly@**")
+    expect(page.get_by_role("status")).to_have_text(re.compile("is started"))
+    page.goto("/schedule?name=nightly")
+    expect(page.locator("#history")).to_contain_text("by ada")
+    page.get_by_role("link", name="Pause").click()
+    page.get_by_label("Reason").fill("holidays")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#header .badge")).to_have_text("paused")
+    app.schedules["nightly"].resume()
+    expect(page.locator("#header .badge")).to_have_text("active")
 
 
 def test_the_keyboard_is_enough(visit: Visit) -> None:

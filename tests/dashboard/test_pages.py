@@ -9,7 +9,7 @@ from detent.testing import TestingApp
 from tests.dashboard.client import Client
 from tests.dashboard.world import Account, Close, Onboard, Open, fulfil, parent, parrot
 
-PAGES = ("/", "/runs", "/deciders", "/projections", "/workers")
+PAGES = ("/", "/runs", "/deciders", "/projections", "/queues", "/schedules", "/workers")
 
 
 def reader(app: detent.App) -> Client:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Unpack
 
 from ..app.queues import QueueHandle, Queues, QueueStatus
+from ..app.views import HistoryEvent
 from ..kernel.queues import LIMIT_DEFAULTS, LimitKeywords
 from ..keywords import shows
 from .threads import in_thread
@@ -66,6 +67,10 @@ class AsyncQueueHandle:
     async def reset(self) -> None:
         """Go back to the limits that the code declares."""
         await in_thread(lambda: self._found().reset())
+
+    async def history(self) -> list[HistoryEvent]:
+        """What operators did to the queue, oldest first."""
+        return await in_thread(lambda: self._found().history())
 
     def _found(self) -> QueueHandle:
         return self._queues[self.name]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Unpack
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ..arguments import check_reason, refuse_unknown
@@ -33,7 +34,9 @@ from ..kernel.queues import (
 )
 from ..keywords import shows
 from ..stores.verbs.queue_verbs import WAITING_COUNTED
+from ..stores.verbs.queues import history_of
 from .engine import Engine
+from .views import HistoryEvent, history_events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +156,15 @@ class QueueHandle:
         """Let nothing begin.  What executes ends.  Twice keeps the first moment."""
         reason = check_reason("queue.pause()", reason)
         now = self._engine.clock.now()
-        self._change(lambda queue: replace(queue, paused_at=queue.paused_at or now, reason=reason))
+        self._change(
+            lambda queue: replace(queue, paused_at=queue.paused_at or now, reason=reason),
+            "paused",
+            {"by": "operator", "reason": reason},
+        )
 
     def resume(self) -> None:
         """Let executions begin again; twice does nothing."""
-        self._change(lambda queue: replace(queue, paused_at=None, reason=None))
+        self._change(lambda queue: replace(queue, paused_at=None, reason=None), "resumed", {"by": "operator"})
 
     @shows(LimitKeywords, defaults=LIMIT_DEFAULTS)
     def set(self, **limits: Unpack[LimitKeywords]) -> None:
@@ -167,11 +174,21 @@ class QueueHandle:
         """
         refuse_unknown("queue.set()", limits, LIMITS, kind="limit")
         given = stored(checked_limits("queue.set()", limits))
-        self._change(lambda queue: queue.changed(given))
+        detail = {"by": "operator", "limits": to_builtins(given)}
+        self._change(lambda queue: queue.changed(given), "limits set", detail)
 
     def reset(self) -> None:
         """Go back to the limits that the code declares."""
-        self._change(lambda queue: replace(queue, changes={}))
+        self._change(lambda queue: replace(queue, changes={}), "limits reset", {"by": "operator"})
+
+    def history(self) -> list[HistoryEvent]:
+        """What operators did to the queue, oldest first: paused, resumed, limits set, limits reset.
+
+        for line in app.queues["mail"].history():
+            print(line.at, line.event, line.detail)
+        """
+        self._engine.ensure_open()
+        return history_events(self._engine.store.history(history_of(self.name)))
 
     def _configured(self) -> Configured:
         self._engine.ensure_open()
@@ -179,7 +196,7 @@ class QueueHandle:
         limits = self._engine.settings.limits.get(self.name, NO_LIMITS)
         return found.get(self.name) or Configured(name=self.name, declared=limits)
 
-    def _change(self, how: Callable[[Configured], Configured]) -> None:
+    def _change(self, how: Callable[[Configured], Configured], event: str, detail: object) -> None:
         engine = self._engine
         engine.ensure_open()
         engine.store.refuse_inside("app.queues")
@@ -187,7 +204,7 @@ class QueueHandle:
         limits = engine.settings.limits.get(self.name)
         if limits is not None and all(queue.name != self.name for queue in engine.store.queues()):
             engine.store.declare_queues({self.name: limits}, now=now)  # no worker has declared it yet
-        engine.store.change_queue(self.name, how, now=now)
+        engine.store.change_queue(self.name, how, event=event, detail=detail, now=now)
         engine.queues_changed()
 
 

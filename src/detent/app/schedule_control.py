@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Literal, TypedDict
 
-import msgspec
-
 from ..arguments import (
     check_attributes,
     check_choice,
@@ -36,7 +34,7 @@ from ..stores.verbs.schedules import history_of
 from .engine import Engine
 from .firing import Declaration, RunTerms, start_of
 from .starting import declared_queue, included
-from .views import HistoryEvent
+from .views import HistoryEvent, history_events
 
 LONGEST_SCHEDULE_NAME = 170  # with the time behind it, it is the id of a run
 MOST_BACKFILLED = 10_000
@@ -408,10 +406,7 @@ class ScheduleFacts:
         return next_times(self._row, count, self._engine.clock.now())
 
     def _history(self) -> list[HistoryEvent]:
-        lines = self._engine.store.history(history_of(self.name))
-        return [
-            HistoryEvent(from_micros(at), event, msgspec.json.decode(detail)) for at, event, detail in lines
-        ]
+        return history_events(self._engine.store.history(history_of(self.name)))
 
 
 def last_states(engine: Engine, rows: Sequence[ScheduleRow]) -> dict[str, str]:

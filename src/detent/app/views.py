@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -99,6 +100,11 @@ class HistoryEvent:
     at: datetime
     event: str
     detail: Any
+
+
+def history_events(lines: Iterable[tuple[int, str, str]]) -> list[HistoryEvent]:
+    """Stored lines of a history, as users read them."""
+    return [HistoryEvent(from_micros(at), event, msgspec.json.decode(detail)) for at, event, detail in lines]
 
 
 def id_of(where: str, argument: str, run: Any) -> str:

@@ -1,14 +1,14 @@
 """Actions: what an operator does, each with a reason that is written into the history with their name.
 
 An action is a row of ACTIONS: its words, its fields, and the function that performs it.  Pages and the API
-use the same rows.  Control verbs write the name and the reason in the transaction of the verb itself
-(`stores.operators`).  A fork and a message are committed first, and noted right after.
+use the same rows.  Those of queues, schedules and workers are in operating.py.  Control verbs write
+the name and the reason in the transaction of the verb itself (`stores.operators`).  A fork and a message are
+committed first, and noted right after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,59 +21,19 @@ from ..errors import DetentError
 from ..stores.operators import acting
 from .documents.runs import RunFilters, parse_filters
 from .documents.source import Document, Source
+from .forms import Action, BadAction, Field, Values, check_reason
+from .operating import OPERATING
 
-Values = Mapping[str, str]
-LONGEST_REASON = 1_000
 AT_ONCE = 500  # runs that one bulk action changes
-
-
-class BadAction(ValueError):
-    """A form that lacks something; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a form, beside the reason."""
-
-    name: str
-    label: str
-    hint: str = ""
-    kind: str = "text"  # text, json, hidden
-    required: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What an operator can do."""
-
-    verb: str
-    title: str
-    button: str
-    explains: str  # what it does, for the form
-    target: str  # run, runs, letter, decider, projection
-    perform: Callable[[Source, Values, str, str], Document]
-    fields: tuple[Field, ...] = ()
-    danger: bool = False
-    phases: tuple[str, ...] = ()  # of runs to which it applies
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(field.name for field in self.fields)
-
-
-def check_reason(text: str) -> str:
-    """The reason of an action: one line or more, not empty."""
-    reason = text.strip()
-    if not reason:
-        raise BadAction("Give a reason. It is written into the history, with your name.")
-    if len(reason) > LONGEST_REASON:
-        raise BadAction(f"The reason has {len(reason):,} characters; {LONGEST_REASON:,} are the most.")
-    return reason
 
 
 def act(source: Source, action: Action, values: Values, *, name: str, reason: str) -> Document:
     """Perform an action for a person; the answer says what was done."""
-    given = {field.name: values.get(field.name, "").strip() for field in action.fields}
+    given = {
+        field.name: values.get(field.name, "").strip()
+        for field in action.fields
+        if field.name in values or field.kind != "limit"
+    }
     missing = [field.label for field in action.fields if field.required and not given[field.name]]
     if missing:
         raise BadAction(f"Fill in: {', '.join(missing)}.")
@@ -236,16 +196,19 @@ ACTIONS = {
             "pause", "Pause this run", "Pause",
             "Nothing new begins. What executes now ends and is recorded.",
             "run", _pause, (RUN,), phases=LIVING,
+            done="The run is paused.",
         ),
         Action(
             "resume", "Resume this run", "Resume",
             "A paused run continues where it stopped. A failed run tries its failed step again.",
             "run", _resume, (RUN,), phases=("paused", "failed"),
+            done="The run continues.",
         ),
         Action(
             "cancel", "Cancel this run", "Cancel run",
             "The run and its children end, and what can be undone is undone. This cannot be taken back.",
             "run", _cancel, (RUN,), danger=True, phases=(*LIVING, "paused"),
+            done="The run is canceled.",
         ),
         Action(
             "fork", "Fork this run", "Fork",
@@ -253,6 +216,7 @@ ACTIONS = {
             "run", _fork,
             (RUN, Field("node", "From step", "Empty: keep everything that holds.", required=False)),
             phases=(*LIVING, "paused", "finished", "failed", "canceled"),
+            done="This is the new run.",
         ),
         Action(
             "send", "Send a message", "Send",
@@ -264,16 +228,19 @@ ACTIONS = {
                 Field("value", "Value", "JSON", "json", required=False),
             ),
             phases=(*LIVING, "paused"),
+            done="The message is sent.",
         ),
         Action(
             "skip", "Skip this step", "Skip",
             "The run continues as if this step were done.",
             "step", _skip, (RUN, NODE), danger=True,
+            done="The step is skipped.",
         ),
         Action(
             "reattempt", "Try this step again", "Try again",
             "A new attempt begins, with a fresh budget.",
             "step", _reattempt, (RUN, NODE),
+            done="A new attempt begins.",
         ),
         Action(
             "resume-all", "Resume these runs", "Resume all",
@@ -292,11 +259,13 @@ ACTIONS = {
             "replay", "Replay a dead letter", "Replay",
             "It is tried again, with a fresh budget.",
             "letter", _replay, (Field("letter", "Letter", kind="hidden"),),
+            done="The dead letter is tried again.",
         ),
         Action(
             "discard", "Discard a dead letter", "Discard",
             "It is thrown away. An inbox continues behind the input that blocked it.",
             "letter", _discard, (Field("letter", "Letter", kind="hidden"),), danger=True,
+            done="The dead letter is discarded.",
         ),
         Action(
             "replay-all", "Replay all dead letters", "Replay all",
@@ -312,11 +281,13 @@ ACTIONS = {
                 Field("input", "Input", "The name of its class"),
                 Field("payload", "Fields", 'A JSON object, such as {"id": "o-1"}', "json"),
             ),
+            done="The input is decided.",
         ),
         Action(
             "rebuild", "Rebuild this projection", "Rebuild",
             "It is built again from the first event on, and replaces the live one when it has caught up.",
             "projection", _rebuild, (Field("projection", "Projection", kind="hidden"),),
+            done="The projection is being rebuilt.",
         ),
         Action(
             "skip-event", "Skip the event that blocks", "Skip event",
@@ -324,6 +295,8 @@ ACTIONS = {
             "projection", _skip_event,
             (Field("projection", "Projection", kind="hidden"), Field("position", "Position", kind="hidden")),
             danger=True,
+            done="The projection continues behind the event.",
         ),
+        *OPERATING,
     )
 }  # fmt: skip

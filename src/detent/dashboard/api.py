@@ -16,12 +16,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import DatabaseUnavailable, DetentError, RunNotFound, UnknownDefinition
+from ..errors import (
+    DatabaseUnavailable,
+    DetentError,
+    RunNotFound,
+    UnknownDefinition,
+    UnknownQueue,
+    UnknownSchedule,
+)
 from .access import Access, Caller, same_origin
-from .actions import ACTIONS, BadAction, act
-from .documents import deciders, drawings, overview, projections, run, runs, workers
+from .actions import ACTIONS, act
+from .documents import deciders, drawings, overview, projections, queues, run, runs, schedules, workers
 from .documents.runs import BadFilter
 from .documents.source import Document, Source
+from .forms import BadAction
 from .headers import PAGE_HEADERS
 from .openapi import Parameter, Read, document
 from .pages import Desk
@@ -113,6 +121,20 @@ class Api:
                 lambda query: projections.projection_documents(source),
             ),
             Read(
+                "/queues", "Queues: limits, what executes and waits, by key.", (),
+                lambda query: queues.queue_documents(source),
+            ),
+            Read(
+                "/schedules", "Schedules: next firings, last runs.",
+                (Parameter("after", "`next` of the page before."),),
+                lambda query: schedules.schedule_documents(source, after=query.get("after", "")),
+            ),
+            Read(
+                "/schedule", "One schedule: next firings, runs, history.",
+                (Parameter("name", "Its name.", required=True),),
+                lambda query: schedules.schedule_document(source, _needed(query, "name")),
+            ),
+            Read(
                 "/workers", "Workers, and what they execute.", (),
                 lambda query: workers.worker_documents(source, executions=True),
             ),
@@ -202,17 +224,26 @@ class Api:
         unknown = body.keys() - {*action.names, "reason"}
         if unknown:
             raise ApiError(400, f"unknown fields: {', '.join(sorted(unknown))}")
-        values = {name: _text(action.verb, name, value) for name, value in body.items()}
+        kinds = {field.name: field.kind for field in action.fields}
+        values = {name: _text(kinds.get(name, "text"), name, value) for name, value in body.items()}
         name = caller.identity.name
         return await run_in_threadpool(
             act, self.source, action, values, name=name, reason=values.get("reason", "")
         )
 
 
-def _text(verb: str, name: str, value: Any) -> str:
-    """A field of an action: a text; the value of a message and the fields of an input are any JSON."""
-    if (verb, name) in (("send", "value"), ("execute", "payload")):
+def _text(kind: str, name: str, value: Any) -> str:
+    """A field of an action as its form has it; a limit may be a number, a flag or null."""
+    if kind == "json":
         return msgspec.json.encode(value).decode()
+    if kind == "limit":
+        match value:
+            case None:
+                return ""
+            case bool():
+                return "yes" if value else "no"
+            case int():
+                return str(value)
     if not isinstance(value, str):
         raise ApiError(400, f"{name} must be a text")
     return value
@@ -237,7 +268,7 @@ def _status(error: Exception, request: Request) -> int:
     match error:
         case ApiError():
             return error.status
-        case RunNotFound() | UnknownDefinition():
+        case RunNotFound() | UnknownDefinition() | UnknownQueue() | UnknownSchedule():
             return 404
         case BadFilter() | BadAction():
             return 400

@@ -20,14 +20,22 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import DatabaseUnavailable, DetentError, RunNotFound, UnknownDefinition
+from ..errors import (
+    DatabaseUnavailable,
+    DetentError,
+    RunNotFound,
+    UnknownDefinition,
+    UnknownQueue,
+    UnknownSchedule,
+)
 from . import access
 from .access import Access, Caller, same_origin
-from .actions import ACTIONS, Action, BadAction, act, bulk_walk
+from .actions import ACTIONS, act, bulk_walk
 from .api import Api
 from .documents.runs import BadFilter
 from .documents.source import Source
 from .feed import Feed, TooManyViewers
+from .forms import Action, BadAction
 from .headers import PAGE_HEADERS, answer_headers
 from .pages import PAGES, Desk, Page, View
 from .rendering import HERE, STATIC, Links, Parts, Renderer
@@ -35,19 +43,19 @@ from .rendering import HERE, STATIC, Links, Parts, Renderer
 log = logging.getLogger("detent.dashboard")
 LARGEST_BODY = 256 * 1024
 LONGEST_QUERY = 8 * 1024
-DONE = {
-    "pause": "The run is paused.",
-    "resume": "The run continues.",
-    "cancel": "The run is canceled.",
-    "fork": "This is the new run.",
-    "send": "The message is sent.",
-    "skip": "The step is skipped.",
-    "reattempt": "A new attempt begins.",
-    "execute": "The input is decided.",
-    "replay": "The dead letter is tried again.",
-    "discard": "The dead letter is discarded.",
-    "rebuild": "The projection is being rebuilt.",
-    "skip-event": "The projection continues behind the event.",
+
+
+# The page that an action begins on, where that is not a run.
+PLACES = {
+    "run": "runs",
+    "step": "runs",
+    "runs": "runs",
+    "letter": "deciders",
+    "decider": "deciders",
+    "projection": "projections",
+    "queue": "queues",
+    "schedule": "schedules",
+    "worker": "workers",
 }
 
 
@@ -122,7 +130,7 @@ class Site:
 
     def _failed(self, request: Request, error: Exception) -> Response:
         match error:
-            case RunNotFound() | UnknownDefinition():
+            case RunNotFound() | UnknownDefinition() | UnknownQueue() | UnknownSchedule():
                 return self._message(request, 404, "Not found", str(error))
             case DatabaseUnavailable():
                 return self._message(request, 503, "The database does not answer", str(error))
@@ -166,11 +174,11 @@ class Site:
         self, page: Page, view: View, query: Mapping[str, str], caller: Caller, root: str
     ) -> tuple[str, Parts]:
         common = self._common(caller, root, section=page.section, title=view.title)
-        done = DONE.get(query.get("done", ""), "")
+        action = ACTIONS.get(query.get("done", ""))
         context = {
             **common,
             "live_page": True,
-            "done": done,
+            "done": action.done if action is not None else "",
             "actions": ACTIONS,
             "query": query,
             **view.context,
@@ -248,6 +256,8 @@ class Site:
     async def _form(self, request: Request, caller: Caller) -> Response:
         action = self._action(request, caller)
         values = dict(request.query_params)
+        if action.present is not None:
+            values = {**await run_in_threadpool(action.present, self.source, values), **values}
         return await self._show_form(request, caller, action, values, problem="")
 
     async def _show_form(
@@ -261,8 +271,16 @@ class Site:
         status: int = 200,
     ) -> Response:
         root = root_of(request)
-        common = self._common(caller, root, section="runs", title=action.title)
-        context = {**common, "action": action, "values": values, "problem": problem, "number": None}
+        place = PLACES[action.target]
+        common = self._common(caller, root, section=place, title=action.title)
+        context = {
+            **common,
+            "action": action,
+            "values": values,
+            "problem": problem,
+            "number": None,
+            "place": place,
+        }
         if action.target == "runs" and not problem:
             context["number"] = await run_in_threadpool(self._number, action, values)
         html, _ = self.renderer.page("action.html", context, root=root, now=self.source.now())
@@ -299,9 +317,9 @@ class Site:
             return links.run(done["run"], done=action.verb)
         if action.target == "runs":
             return links.to("runs", changed=done["changed"], refused=len(done["refused"]))
-        if action.target == "projection":
-            return links.to("projections", done=action.verb)
-        return links.to("deciders", done=action.verb)
+        if action.target == "schedule" and done["schedule"] is not None:
+            return links.to("schedule", name=done["schedule"], done=action.verb)
+        return links.to(PLACES[action.target], done=action.verb)
 
     def _action(self, request: Request, caller: Caller) -> Action:
         action = ACTIONS.get(request.path_params["verb"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .actions import Action
+from .forms import Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ _ERRORS = {
     "404": "There is no such run, decider or instance.",
     "409": "It does not apply in the present state.",
     "503": "The database does not answer.",
+}
+
+
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "json": {},
+    "limit": {"type": ["string", "integer", "boolean", "null"]},
 }
 
 
@@ -81,8 +87,7 @@ def _get(read: Read) -> dict[str, Any]:
 def _post(action: Action) -> dict[str, Any]:
     properties: dict[str, Any] = {"reason": {"type": "string", "minLength": 1, "maxLength": 1000}}
     for field in action.fields:
-        any_json = field.kind == "json"
-        properties[field.name] = {} if any_json else {"type": "string"}
+        properties[field.name] = {**_SCHEMAS.get(field.kind, {"type": "string"})}
         properties[field.name]["description"] = field.hint or field.label
     required = ["reason", *(field.name for field in action.fields if field.required)]
     schema = {"type": "object", "required": required, "properties": properties, "additionalProperties": False}

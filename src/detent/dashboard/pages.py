@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..kernel.decide import DECIDER
-from .documents import deciders, drawings, overview, projections, run, runs, workers
+from .documents import deciders, drawings, overview, projections, queues, run, runs, schedules, workers
 from .documents.source import Document, Source
 
 Query = Mapping[str, str]
@@ -130,6 +130,20 @@ def projections_page(desk: Desk, query: Query) -> View:
     return View("projections.html", "Projections", {"data": projections.projection_documents(desk.source)})
 
 
+def queues_page(desk: Desk, query: Query) -> View:
+    return View("queues.html", "Queues", {"data": queues.queue_documents(desk.source)})
+
+
+def schedules_page(desk: Desk, query: Query) -> View:
+    data = schedules.schedule_documents(desk.source, after=query.get("after", ""))
+    return View("schedules.html", "Schedules", {"data": data})
+
+
+def schedule_page(desk: Desk, query: Query) -> View:
+    data = schedules.schedule_document(desk.source, query.get("name", ""))
+    return View("schedule.html", data["name"][:80], {"data": data, "history": data["history"]})
+
+
 def workers_page(desk: Desk, query: Query) -> View:
     return View("workers.html", "Workers", {"data": workers.worker_documents(desk.source, executions=True)})
 
@@ -143,5 +157,8 @@ PAGES = (
     Page("/decider", decider_page, "deciders"),
     Page("/instance", instance_page, "deciders"),
     Page("/projections", projections_page, "projections", "Projections"),
+    Page("/schedules", schedules_page, "schedules", "Schedules"),
+    Page("/schedule", schedule_page, "schedules"),
+    Page("/queues", queues_page, "queues", "Queues"),
     Page("/workers", workers_page, "workers", "Workers"),
 )

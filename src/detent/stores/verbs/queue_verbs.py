@@ -11,6 +11,7 @@ from ...kernel.rows import Claimed
 from ..base_store import BaseStore
 from ..driver import Tx, news
 from . import queues as limited
+from .cancel import note
 from .claims import promote
 
 WAITING_COUNTED = 10_001  # as far as waiting executions are counted
@@ -71,11 +72,14 @@ class QueueVerbs(BaseStore):
             return known
         return self.write(lambda tx: limited.declare(tx, declared, now))
 
-    def change_queue(self, name: str, how: Callable[[Configured], Configured], *, now: int) -> Configured:
-        """Change a queue's row under its lock, and wake the workers."""
+    def change_queue(
+        self, name: str, how: Callable[[Configured], Configured], *, event: str, detail: object, now: int
+    ) -> Configured:
+        """Change a queue's row under its lock, add a line to its history, and wake the workers."""
 
         def changing(tx: Tx) -> Configured:
             changed = limited.change(tx, name, how, now)
+            note(tx, limited.history_of(name), event, detail, now)
             self.driver.notify(tx, news(work=True))
             return changed
 

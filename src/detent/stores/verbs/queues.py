@@ -388,6 +388,11 @@ def configured_of(row: Sequence[Any]) -> Configured:
     )
 
 
+def history_of(name: str) -> str:
+    """Under which id the history of a queue is kept."""
+    return f"queue:{name}"
+
+
 def read(tx: Tx) -> list[Configured]:
     """All queues that have a row: those with limits, or that had some, or were paused."""
     return [configured_of(row) for row in tx.query(tx.sql.queues.read)]

@@ -1,0 +1,59 @@
+"""What an action of an operator is: its words, its fields, its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .documents.source import Document, Source
+
+Values = Mapping[str, str]
+LONGEST_REASON = 1_000
+
+
+class BadAction(ValueError):
+    """A form that lacks something; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form, beside the reason."""
+
+    name: str
+    label: str
+    hint: str = ""
+    kind: str = "text"  # text, json, hidden, choice, limit (not given: it stays; empty: it is removed)
+    required: bool = True
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an operator can do."""
+
+    verb: str
+    title: str
+    button: str
+    explains: str  # what it does, for the form
+    target: str  # run, step, runs, letter, decider, projection, queue, schedule, worker
+    perform: Callable[[Source, Values, str, str], Document]
+    fields: tuple[Field, ...] = ()
+    danger: bool = False
+    phases: tuple[str, ...] = ()  # of runs to which it applies
+    # What the form shows at first, beside what the link says.
+    present: Callable[[Source, Values], Mapping[str, str]] | None = None
+    done: str = ""  # what the page says afterwards
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+
+def check_reason(text: str) -> str:
+    """The reason of an action: one line or more, not empty."""
+    reason = text.strip()
+    if not reason:
+        raise BadAction("Give a reason. It is written into the history, with your name.")
+    if len(reason) > LONGEST_REASON:
+        raise BadAction(f"The reason has {len(reason):,} characters; {LONGEST_REASON:,} are the most.")
+    return reason
