@@ -207,6 +207,18 @@ def test_a_schedule_is_started_now_and_paused(app: detent.App, visit: Visit) -> 
     expect(page.locator("#header .badge")).to_have_text("active")
 
 
+def test_a_worker_is_drained_and_the_page_follows(app: detent.App, visit: Visit) -> None:
+    page = visit("/workers", login=True)
+    page.get_by_role("link", name="Drain").click()
+    page.get_by_label("Reason").fill("a new machine")
+    page.get_by_role("button", name="Drain").click()
+    expect(page.locator("#workers .badge")).to_have_text("drained")  # first draining, then by itself
+    page.get_by_role("link", name="Claim again").click()
+    page.get_by_label("Reason").fill("not yet")
+    page.get_by_role("button", name="Claim again").click()
+    expect(page.locator("#workers .badge")).to_have_text("alive")
+
+
 def test_the_keyboard_is_enough(visit: Visit) -> None:
     page = visit("/runs")
     page.keyboard.press("Tab")

@@ -10,7 +10,9 @@ import pytest
 
 import detent
 from detent import Queue, Rate
+from detent.app.views import history_events
 from detent.dashboard.spans import limit_of, limit_text, span_of, span_text
+from detent.stores.verbs import drains
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, VIEWER_TOKEN, Client, csrf_of
 from tests.dashboard.conftest import operator
@@ -216,23 +218,45 @@ def test_a_queue_that_only_a_worker_names_is_shown_and_not_changed(url: str) -> 
             stranger.close()
 
 
+def test_a_worker_is_drained_and_claims_again(busy: TestingApp) -> None:
+    client = operator(busy)
+    [worker] = client.api("workers")["workers"]
+    assert worker["state"] == "alive"
+    assert f"/act/drain?worker={worker['id']}" in client.get("/workers").text
+    answer = client.act("drain", worker=worker["id"])
+    assert answer.headers["location"] == "/workers?done=drain"
+    [row] = client.api("workers")["workers"]
+    assert row["state"] == "draining"
+    assert queue(client, "mail")["workers"] == 0
+    busy.advance(seconds=4)
+    assert client.api("workers")["workers"][0]["state"] == "drained"
+    assert "can be stopped" in client.get("/workers").text
+    client.act("undrain", worker=worker["id"])
+    assert client.api("workers")["workers"][0]["state"] == "alive"
+    lines = history_events(busy.engine.store.history(drains.history_of(worker["id"])))
+    assert [(one.event, one.detail["by"], one.detail["reason"]) for one in lines] == [
+        ("drained", "ada", "because"),
+        ("claims again", "ada", "because"),
+    ]
+    assert client.act("drain", worker="nobody").status_code == 400
+
+
 CHANGES = (
     "pause-queue",
-    "resume-queue",
     "set-limits",
     "reset-limits",
     "pause-schedule",
     "trigger",
-    "backfill",
+    "drain",
 )
 
 
 @pytest.mark.parametrize("verb", CHANGES)
-def test_a_viewer_changes_neither_queues_nor_schedules(small: TestingApp, verb: str) -> None:
+def test_a_viewer_changes_neither_queues_nor_schedules_nor_workers(small: TestingApp, verb: str) -> None:
     small.schedule("nightly", parrot, args=("x",), cron="0 3 * * *")
     client = Client(detent.dashboard(small, token=TOKEN, viewer_token=VIEWER_TOKEN))
     client.login(VIEWER_TOKEN)
-    assert "/act/" not in client.get("/queues").text + client.get("/schedules").text
+    assert "/act/" not in "".join(client.get(path).text for path in ("/queues", "/schedules", "/workers"))
     fields = {"queue": "default", "schedule": "nightly", "reason": "x"}
     assert client.get(f"/act/{verb}?queue=default").status_code == 403
     assert client.post(f"/act/{verb}", fields).status_code == 403

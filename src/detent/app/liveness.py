@@ -34,6 +34,9 @@ def why_unserved(run: RunRow, workers: Sequence[WorkerRow]) -> str:
     """Why none of these live workers executes the run; empty if one of them may."""
     if not workers:
         return "no worker is alive"
+    workers = [worker for worker in workers if worker.drain_at is None]
+    if not workers:
+        return "all live workers are drained"
     serving = [worker for worker in workers if run.queue in worker.queues.split(",")]
     if not serving:
         return f"no live worker takes from the queue {run.queue!r}"

@@ -168,10 +168,12 @@ def _clock(store: Store) -> Finding:
 
 
 def _workers(target: Target, workers: list[tuple[WorkerRow, bool]], backlog: list[Waiting]) -> Finding:
-    alive = [row for row, lives in workers if lives]
-    dead = len(workers) - len(alive)
+    living = [row for row, lives in workers if lives]
+    alive = [row for row in living if row.drain_at is None]
+    dead, drained = len(workers) - len(living), len(living) - len(alive)
     ready = sum(item.count for item in backlog if item.state != ExecutionState.HELD)
-    found = f"{len(alive) or 'none'} alive" + (f", {dead} dead" if dead else "")
+    found = f"{len(living) or 'none'} alive" + (f", {dead} dead" if dead else "")
+    found += f", {drained} drained" if drained else ""
     start = f"start one: detent worker {target.reference if target.definitions else 'MODULE:APP'}"
     if not alive:
         return Finding(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from ..kernel.queues import LIMITS
+from ..stores.verbs import drains
 from .documents.queues import TITLES, limit_values
 from .documents.source import Document, Source
 from .forms import Action, BadAction, Field, Values
 from .spans import limit_of
 
 QUEUE = Field("queue", "Queue", kind="hidden")
+WORKER = Field("worker", "Worker", kind="hidden")
 SCHEDULE = Field("schedule", "Schedule", kind="hidden")
 HINTS = {
     "rate": "Such as 100/1m",
@@ -83,6 +86,24 @@ def _backfill(source: Source, values: Values, name: str, reason: str) -> Documen
 def _delete_schedule(source: Source, values: Values, name: str, reason: str) -> Document:
     source.app.schedules[values["schedule"]].delete()
     return {"schedule": None}
+
+
+# -- Workers -------------------------------------------------------------------------------------------
+
+
+def _drain(source: Source, values: Values, name: str, reason: str) -> Document:
+    return _change_worker(source, values["worker"], drains.drain)
+
+
+def _undrain(source: Source, values: Values, name: str, reason: str) -> Document:
+    return _change_worker(source, values["worker"], drains.undrain)
+
+
+def _change_worker(source: Source, worker: str, verb: Callable[..., bool]) -> Document:
+    engine = source.engine
+    if not engine.control(lambda now: engine.store.write(lambda tx: verb(tx, worker, now=now))):
+        raise BadAction("This worker is not registered any more.")
+    return {"worker": worker}
 
 
 def _moment(label: str, text: str) -> datetime:
@@ -159,5 +180,16 @@ OPERATING = (
         "delete-schedule", "Delete this schedule", "Delete",
         "It is forgotten. Its runs stay. A schedule that the code declares can only be removed there.",
         "schedule", _delete_schedule, (SCHEDULE,), danger=True, done="The schedule is deleted.",
+    ),
+    Action(
+        "drain", "Drain this worker", "Drain",
+        "It claims nothing more. What it executes ends; then the process can be stopped. "
+        "It continues to fire schedules and to apply projections.",
+        "worker", _drain, (WORKER,), done="The worker is being drained.",
+    ),
+    Action(
+        "undrain", "Let this worker claim again", "Claim again",
+        "It claims and executes again, within two seconds.",
+        "worker", _undrain, (WORKER,), done="The worker claims again.",
     ),
 )  # fmt: skip

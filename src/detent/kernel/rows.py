@@ -401,6 +401,7 @@ class WorkerRow(Row):
     lease_until: int
     jobs: str = "[]"  # what it knows, so that others can tell what nobody does
     version: str = ""  # of its code
+    drain_at: int | None = None  # when an operator asked it to claim nothing more
 
 
 class HeartbeatReading(Row):
@@ -409,6 +410,7 @@ class HeartbeatReading(Row):
     now: int  # by the database's clock
     # Id, lock number, end of lease, and whether the database sees that the lock is held; files it cannot see.
     workers: list[tuple[str, int, int, bool]] = []
+    drained: list[str] = []  # workers that an operator asked to claim nothing more
     next_due: int | None = None
     next_deadline: int | None = None  # of a run, that is; it may be over by now
     next_schedule: int | None = None  # when a schedule is due, of whatever workers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from ..execution.failures import encode_error
 from ..execution.letter import letter
-from ..execution.main import key_of
+from ..execution.main import context_of, key_of
 from ..execution.node_kinds import node_work
 from ..execution.services import Services
 from ..execution.spawned_step import SpawnedStep, Work
@@ -56,6 +57,15 @@ def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame |
     if item.kind in LETTERS:
         return letter(services, item)
     return SpawnedStep(services, item, registry.step(item.job), steps)
+
+
+def break_off(services: Services, work: Frame | Work, error: BaseException) -> None:
+    """Pause the run of an execution that ended by an error of ours, and report it."""
+    context = context_of(work) if isinstance(work, Frame) else work.context
+    settled = broken_off(work.claimed, error, services.clock.now())
+    services.committer.post(settled, forever=True)
+    text = f"executing {work.claimed.node!r} failed inside Detent; the run is paused"
+    services.failed(error, context, text, level=logging.ERROR)
 
 
 def broken_off(claimed: Claimed, error: BaseException, now: int) -> Settle:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ..execution.main import arun_main, context_of, run_main
+from ..execution.main import arun_main, run_main
 from ..execution.services import Services
 from ..execution.spawned_step import Work
 from ..execution.workflow_frames import Frame
@@ -27,7 +27,7 @@ from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, 
 from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
-from .kinds import broken_off, prepare, show_long_steps, work_of
+from .kinds import break_off, prepare, show_long_steps, work_of
 from .limits import LimitedQueues
 from .projector import Projector
 from .registration import new_row
@@ -82,6 +82,7 @@ class Worker:
         self._next_deadline: int | None = None  # when a run that waits may pass its deadline
         self._nothing_ready = False  # when the heartbeat looked last
         self._draining = False
+        self._drained = False  # by an operator: it claims nothing, and stays
         self.alone = False  # no other worker was alive when we looked last
         self._dispatcher = threading.Thread(target=self._dispatch, name="detent-dispatcher", daemon=True)
         self.upkeep = Upkeep(
@@ -191,7 +192,12 @@ class Worker:
 
     def saturated(self) -> bool:
         """Whether other processes should take what becomes ready now."""
-        return self._free <= 0 or self._draining
+        return self._free <= 0 or self._draining or self._drained
+
+    @property
+    def drained(self) -> bool:
+        """Whether an operator has asked it to claim nothing more, and it knows."""
+        return self._drained
 
     def serves(self, job: str, queue: str) -> bool:
         """Whether this worker claims such work."""
@@ -212,14 +218,14 @@ class Worker:
             return False
         with self._guard:
             busy = self._running or self._free < self._concurrency or self._claiming
-            return not busy and not self._backlog and not self._poked.is_set()
+            return not busy and not self._poked.is_set() and (self._drained or not self._backlog)
 
     # Local: what was just enqueued here
 
     def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
         """A slot, or (`handed_on`) that of an execution which ends in the same commit."""
         with self._guard:
-            full = self._free <= 0 and not handed_on
+            full = (self._free <= 0 and not handed_on) or self._drained
             if full or self._draining or queue in self.limited.names or not self.serves(job, queue):
                 self._backlog = True
                 return None
@@ -380,18 +386,8 @@ class Worker:
 
     def _broken(self, work: Frame | Work, error: BaseException) -> None:
         """An error of ours, or one like SystemExit: the run is paused rather than left hanging."""
-        claimed = work.claimed
-        if self._draining or isinstance(error, asyncio.CancelledError):
-            return
-        context = context_of(work) if isinstance(work, Frame) else work.context
-        now = self._services.clock.now()
-        self._services.committer.post(broken_off(claimed, error, now), forever=True)
-        self._services.failed(
-            error,
-            context,
-            f"executing {claimed.node!r} failed inside Detent; the run is paused",
-            level=logging.ERROR,
-        )
+        if not self._draining and not isinstance(error, asyncio.CancelledError):
+            break_off(self._services, work, error)
 
     def _done(self, work: Frame | Work) -> None:
         with self._guard:
@@ -424,10 +420,9 @@ class Worker:
             with self._guard:
                 self._poked.clear()
                 due = any(moment <= self._services.clock.now() for moment in self._moments())
-                wanted = (self._backlog or due) and self._free > 0
-                overdue = (
-                    self._next_deadline is not None and self._next_deadline <= self._services.clock.now()
-                )
+                wanted = (self._backlog or due) and self._free > 0 and not self._drained
+                deadline = None if self._drained else self._next_deadline
+                overdue = deadline is not None and deadline <= self._services.clock.now()
                 self._claiming = wanted or overdue
             if self._claiming:
                 try:
@@ -446,6 +441,8 @@ class Worker:
 
     def _wake_at(self) -> int | None:
         """The next timer, and the next deadline; without a free slot, a timer cannot begin anyway."""
+        if self._drained:
+            return None
         due = min(self._moments(), default=None) if self._free > 0 else None
         return min((moment for moment in (due, self._next_deadline) if moment is not None), default=None)
 
@@ -547,6 +544,9 @@ class Worker:
     def _on_heartbeat(self, reading: HeartbeatReading) -> None:
         self.alone = all(worker == self.id for worker, _, _, _ in reading.workers)
         self.limited.learn(reading.limited)
+        self._drained, resumed = self.id in reading.drained, self._drained and self.id not in reading.drained
+        if resumed:
+            self.poke()
         for run_id, state in reading.interrupted:
             self.tell(run_id, state)
         with self._guard:
@@ -587,6 +587,7 @@ class Worker:
         with self._guard:
             lost = self._works()
             former, self._row = self.id, self._new_row()
+            self._row.drain_at = self._row.started_at if self._drained else None
         for work in lost:
             work.abandon()
         self._reports.down(former, "lost", len(lost))

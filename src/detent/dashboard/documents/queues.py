@@ -40,7 +40,7 @@ def queue_documents(source: Source) -> Document:
     stored = engine.store.queues()
     served: dict[str, int] = {}
     for worker in worker_documents(source)["workers"]:
-        for name in worker["queues"] if worker["alive"] else ():
+        for name in worker["queues"] if worker["state"] == "alive" else ():
             served[name] = served.get(name, 0) + 1
     operable = list(dict.fromkeys([*engine.settings.queue_names, *(queue.name for queue in stored)]))
     begun = engine.store.read(partial(queue_figures.begun, queues=stored, now=engine.clock.now()))

@@ -7,9 +7,10 @@ import msgspec
 from ...app.listing import find_runs
 from ...app.liveness import living
 from ...clock import from_micros
-from ...kernel.rows import ExecutionState
+from ...kernel.rows import ExecutionState, WorkerRow
 from .source import Document, Source
 
+NOTICED = 3_000_000  # microseconds within which a worker learns that it is drained: two heartbeats
 LOOKED_AT = 200  # runs whose executions are shown
 
 
@@ -30,6 +31,8 @@ def worker_documents(source: Source, *, executions: bool = False) -> Document:
             "started_at": from_micros(row.started_at),
             "heartbeat_seconds": max(0.0, (now - from_micros(row.beat_at)).total_seconds()),
             "alive": lives,
+            "drain_at": None if row.drain_at is None else from_micros(row.drain_at),
+            "state": _state(row, lives, busy.get(row.id, 0), engine.clock.now()),
             "jobs": msgspec.json.decode(row.jobs, type=list[str]),
         }
         for row, lives in living(engine.store)
@@ -39,6 +42,16 @@ def worker_documents(source: Source, *, executions: bool = False) -> Document:
     if executions:
         document["executions"] = _executing(source)
     return document
+
+
+def _state(row: WorkerRow, lives: bool, executing: int, now: int) -> str:
+    """`alive`, `draining`, `drained` or `dead`."""
+    if not lives:
+        return "dead"
+    if row.drain_at is None:
+        return "alive"
+    # Until the second heartbeat is over it may still claim.
+    return "draining" if executing or now - row.drain_at < NOTICED else "drained"
 
 
 def _executing(source: Source) -> dict[str, list[Document]]:

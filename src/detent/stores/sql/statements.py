@@ -87,6 +87,7 @@ class Statements(msgspec.Struct, frozen=True):
     heartbeat: str
     workers: str
     lock_worker: str
+    drain_worker: str
     delete_worker: str
     held_by: str
     held_tokens: str
@@ -278,13 +279,15 @@ SELECT e.run_id, e.node, e.attempt, e.scheduled_for
 SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
         insert_worker="""
 INSERT INTO detent_workers
-    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs, version)
-VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs, :version)""",
+    (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs, versiondrain_at)
+VALUES (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs, :versiondrain_at)""",
         renew_worker=f"""
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
         heartbeat=f"""
 SELECT 'worker', id, lock_no, lease_until, {d.held("lock_no")} FROM detent_workers
+UNION ALL
+SELECT 'drained', id, 0, 0, 0 FROM detent_workers WHERE drain_at IS NOT NULL
 UNION ALL
 SELECT 'now', '', {d.server_now}, 0, 0
 UNION ALL
@@ -307,7 +310,9 @@ SELECT r.state, r.id, 0, 0, 0
   {d.join("detent_runs", "r")} ON r.id = x.id
  WHERE r.state IN ('paused', 'canceled') AND :now > 0""",
         workers=f"SELECT {', '.join(columns_of(WorkerRow))} FROM detent_workers ORDER BY started_at, id",
-        lock_worker=f"SELECT id, lease_until FROM detent_workers WHERE id = :id {d.lock('detent_workers')}",
+        lock_worker=f"""
+SELECT id, lease_until, drain_at FROM detent_workers WHERE id = :id {d.lock("detent_workers")}""",
+        drain_worker="UPDATE detent_workers SET drain_at = :drain_at WHERE id = :id",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
         # Served by detent_executions_worker.
         held_by=_claimed("detent_executions e")

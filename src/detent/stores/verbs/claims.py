@@ -169,6 +169,7 @@ def register(tx: Tx, worker: WorkerRow) -> None:
         lease_until=worker.lease_until,
         jobs=worker.jobs,
         version=worker.version,
+        drain_at=worker.drain_at,
     )
 
 
@@ -331,6 +332,8 @@ def read_heartbeat(tx: Tx, *, runs: Sequence[str], now: int, claim_cursor: Claim
     for kind, text, number, other, held in tx.query(tx.sql.heartbeat, rows=running, **facts):
         if kind == "worker":
             found.workers.append((text, number, other, bool(held)))
+        elif kind == "drained":
+            found.drained.append(text)
         elif kind == "now":
             found.now = number
         elif kind == "due":
