@@ -53,6 +53,7 @@ class Queries(msgspec.Struct, frozen=True):
     by_attribute: str
     by_executing: str
     by_overdue: str
+    picked: str
     beyond: str
     beyond_attribute: str
     # Overdue work
@@ -113,6 +114,8 @@ INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_c
         SELECT e.run_id FROM detent_executions e {d.by("detent_executions_timer")}
          WHERE e.state = 'timer' AND e.scheduled_for <= :overdue) AS x
   {d.join("detent_runs", "r")} ON r.id = x.run_id""",
+        # Runs that an inner listing has picked (listing.py).
+        picked=f"{d.join('detent_runs', 'r')} ON r.id = picked.id",
         beyond=d.beyond("r.created_at", "r.id", "<"),
         beyond_attribute=d.beyond("a.created_at", "a.run_id", "<"),
         overdue=f"""
