@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
 import detent
 from detent.dashboard.actions import ACTIONS
 from detent.dashboard.asgi import PLACES
+from detent.dashboard.forms import BadAction
+from detent.dashboard.typed_fields import fields_of, payload_of
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, Client, csrf_of
 from tests.dashboard.conftest import MakeClient, operator
@@ -21,6 +24,17 @@ def audit(app: detent.App, run_id: str, event: str) -> dict[str, Any]:
     assert lines, [line.event for line in app.run(run_id).history()]
     detail: dict[str, Any] = lines[-1].detail
     return {"by": detail.get("by"), "reason": detail.get("reason")}
+
+
+@dataclass
+class Parcel:
+    id: str
+    euros: int
+    express: bool
+    size: Literal["s", "m"]
+    items: list[str]
+    note: str | None = None
+    weight: float = 1.0
 
 
 SIGNED = {"by": "ada", "reason": "because"}
@@ -141,6 +155,43 @@ def test_an_input_is_executed_and_signed(shop: TestingApp) -> None:
     assert audit(shop, "account:a-9", "input executed") == SIGNED
     for wrong in ({"payload": "[]"}, {"payload": "x"}, {"input": "Nothing"}, {"payload": '{"id": 7}'}):
         assert client.act("execute", **{**fields, **wrong}).status_code in (400, 409), wrong
+
+
+def test_the_form_of_an_input_has_a_field_for_each_of_its_fields(shop: TestingApp) -> None:
+    client = operator(shop)
+    assert "/act/execute?decider=account&amp;input=Open" in client.get("/decider?name=account").text
+    form = client.get("/act/execute?decider=account&input=Open").text
+    assert 'name="field.id"' in form
+    assert 'name="field.email"' in form
+    assert 'name="payload"' not in form
+    chosen = {"decider": "account", "input": "Open"}
+    answer = client.act("execute", **chosen, **{"field.id": "a-7", "field.email": "x@example.org"})
+    assert answer.status_code == 303
+    assert shop.state_at(Account, "a-7").email == "x@example.org"
+    assert audit(shop, "account:a-7", "input executed") == SIGNED
+    incomplete = client.act("execute", **chosen, **{"field.id": "a-8"})
+    assert incomplete.status_code == 400
+    assert "Fill in: Email" in incomplete.text
+
+
+def test_fields_have_the_kinds_of_their_types() -> None:
+    kinds = {one.label: (one.kind, one.required, one.choices) for one in fields_of(Parcel) or ()}
+    assert kinds == {
+        "Id": ("text", True, ()),
+        "Euros": ("text", True, ()),
+        "Express": ("choice", True, ("no", "yes")),
+        "Size": ("choice", True, ("m", "s")),
+        "Items": ("json", True, ()),
+        "Note": ("text", False, ()),
+        "Weight": ("text", False, ()),
+    }
+    given = {"id": "o", "euros": "5", "express": "yes", "size": "m", "items": '["cup"]', "note": ""}
+    values = {f"field.{name}": value for name, value in given.items()}
+    expected = {"id": "o", "euros": 5, "express": True, "size": "m", "items": ["cup"]}
+    assert payload_of(Parcel, values) == expected
+    for name, wrong in (("euros", "many"), ("express", "perhaps"), ("items", "[")):
+        with pytest.raises(BadAction, match=name):
+            payload_of(Parcel, {**values, f"field.{name}": wrong})
 
 
 def test_a_projection_is_rebuilt(shop: TestingApp) -> None:

@@ -23,18 +23,20 @@ from .documents.runs import RunFilters, parse_filters
 from .documents.source import Document, Source
 from .forms import Action, BadAction, Field, Values, check_reason
 from .operating import OPERATING
+from .typed_fields import fields_of, payload_of
 
 AT_ONCE = 500  # runs that one bulk action changes
 
 
 def act(source: Source, action: Action, values: Values, *, name: str, reason: str) -> Document:
     """Perform an action for a person; the answer says what was done."""
+    fields = action.fields_for(source, values)
     given = {
         field.name: values.get(field.name, "").strip()
-        for field in action.fields
+        for field in fields
         if field.name in values or field.kind != "limit"
     }
-    missing = [field.label for field in action.fields if field.required and not given[field.name]]
+    missing = [field.label for field in fields if field.required and not given[field.name]]
     if missing:
         raise BadAction(f"Fill in: {', '.join(missing)}.")
     why = check_reason(reason)
@@ -154,18 +156,33 @@ def _replay_all(source: Source, values: Values, name: str, reason: str) -> Docum
 
 
 def _execute(source: Source, values: Values, name: str, reason: str) -> Document:
-    try:
-        payload = msgspec.json.decode(values["payload"], type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise BadAction(f"The input is not a JSON object: {error}") from None
     plan = source.engine.registry.decider(values["decider"])
     if values["input"] not in plan.inputs:
         raise BadAction(f"{plan.name} takes {', '.join(sorted(plan.inputs))}.")
+    try:
+        payload = (
+            msgspec.json.decode(values["payload"], type=dict[str, Any])
+            if "payload" in values
+            else payload_of(plan.inputs[values["input"]], values)
+        )
+    except msgspec.MsgspecError as error:
+        raise BadAction(f"The input is not a JSON object: {error}") from None
     input = dynamic_input(source.engine, plan.name, {**payload, "type": values["input"]})
     events: list[Any] = source.app.execute(plan.cls, input)
     run_id = plan.address(input)
     _note(source, run_id, "input executed", {"type": values["input"], "events": len(events)})
     return {"run": run_id, "decider": plan.name, "events": len(events)}
+
+
+def _input_fields(source: Source, values: Values) -> tuple[Field, ...]:
+    """Typed fields, once the class of the input is chosen; else its name, and its fields as JSON."""
+    static = (DECIDER, INPUT, PAYLOAD)
+    plan = source.engine.registry.decider(values.get("decider", ""))
+    chosen = plan.inputs.get(values.get("input", ""))
+    fields = fields_of(chosen) if chosen is not None and "payload" not in values else None
+    if fields is None:
+        return static
+    return (DECIDER, Field("input", "Input", kind="hidden"), *fields)
 
 
 def _rebuild(source: Source, values: Values, name: str, reason: str) -> Document:
@@ -181,6 +198,9 @@ def _skip_event(source: Source, values: Values, name: str, reason: str) -> Docum
     return {"position": skipped}
 
 
+DECIDER = Field("decider", "Decider", kind="hidden")
+INPUT = Field("input", "Input", "The name of its class")
+PAYLOAD = Field("payload", "Fields", 'A JSON object, such as {"id": "o-1"}', "json")
 RUN = Field("run", "Run", kind="hidden")
 NODE = Field("node", "Step or node", kind="hidden")
 FILTERS = tuple(
@@ -276,11 +296,8 @@ ACTIONS = {
             "execute", "Execute an input", "Execute",
             "The decider decides at once. The events that it appends cannot be taken back.",
             "decider", _execute,
-            (
-                Field("decider", "Decider", kind="hidden"),
-                Field("input", "Input", "The name of its class"),
-                Field("payload", "Fields", 'A JSON object, such as {"id": "o-1"}', "json"),
-            ),
+            (DECIDER, INPUT, PAYLOAD),
+            typed=_input_fields,
             done="The input is decided.",
         ),
         Action(

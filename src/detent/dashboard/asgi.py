@@ -280,6 +280,7 @@ class Site:
             "problem": problem,
             "number": None,
             "place": place,
+            "fields": await run_in_threadpool(action.fields_for, self.source, values),
         }
         if action.target == "runs" and not problem:
             context["number"] = await run_in_threadpool(self._number, action, values)

@@ -43,6 +43,12 @@ class Action:
     # What the form shows at first, beside what the link says.
     present: Callable[[Source, Values], Mapping[str, str]] | None = None
     done: str = ""  # what the page says afterwards
+    # Its fields, where they depend on what was chosen.
+    typed: Callable[[Source, Values], tuple[Field, ...]] | None = None
+
+    def fields_for(self, source: Source, values: Values) -> tuple[Field, ...]:
+        """The fields of the form for what was chosen so far."""
+        return self.fields if self.typed is None else self.typed(source, values)
 
     @property
     def names(self) -> tuple[str, ...]:
