@@ -10,15 +10,18 @@ import random
 import threading
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import detent
 from detent import (
+    Context,
     Decider,
     Decision,
     EffectContext,
     PermanentError,
     Projection,
+    Queue,
+    Rate,
     Recorded,
     Retry,
     Transition,
@@ -94,6 +97,35 @@ def fulfil(order: str, customer: str, items: list[str], euros: int) -> dict[str,
     parcel = book_carrier(order)
     send_email(f"{customer}@example.org", "Your order is on its way")
     return {"receipt": receipt, "parcel": parcel}
+
+
+# -- Every night: a report, started by a schedule ------------------------------------------------------
+
+
+@step
+def count_sales(day: str) -> int:
+    work(0.4)
+    return 20 + len(day)
+
+
+@step(queue="mail")
+def mail_report(day: str, orders: int) -> None:
+    work(0.3)
+
+
+@workflow
+def nightly_report(ctx: Context, shop: str) -> str:
+    """Count the orders of the day, and mail the report."""
+    day = "today" if ctx.scheduled_for is None else f"{ctx.scheduled_for:%Y-%m-%d}"
+    orders = count_sales(day)
+    mail_report.spawn(day, orders).result()
+    return f"{shop}: {orders} orders on {day}"
+
+
+@workflow
+def newsletter(customer: str) -> None:
+    """One e-mail to one customer; its queue lets a few begin at a time."""
+    send_email(f"{customer}@example.org", "New in the shop")
 
 
 # -- A new supplier: a class with a graph --------------------------------------------------------------
@@ -319,6 +351,7 @@ class Revenue(Projection):
 
 INCLUDE = (
     fulfil, reserve_stock, charge_card, pack, book_carrier, send_email, OnboardSupplier,
+    nightly_report, count_sales, mail_report, newsletter,
     list_products, render_page, build_index, publish_catalogue, warm_cache, Subscription, Revenue,
 )  # fmt: skip
 THINGS = (
@@ -336,8 +369,16 @@ THINGS = (
 
 
 def open_shop(url: str) -> detent.App:
-    """The app of the shop."""
-    return detent.App(url, include=INCLUDE, migrate=True, concurrency=16)
+    """The app of the shop, with its queues and schedules."""
+    queues = (
+        Queue("default"),
+        Queue("mail", concurrency=4, rate=Rate(30, per=timedelta(minutes=1))),
+        Queue("newsletter", key_concurrency=1, fair=True),
+    )
+    app = detent.App(url, include=INCLUDE, migrate=True, concurrency=16, queues=queues)
+    app.schedule("nightly-report", nightly_report, args=("Tea & Lamps",), cron="0 3 * * *", tz="Europe/Paris")
+    app.schedule("newsletter", newsletter, args=("ada",), every=timedelta(seconds=30), overlap="skip")
+    return app
 
 
 def order(app: detent.App, number: int, *, euros: int | None = None) -> detent.Run[dict[str, str]]:
@@ -363,6 +404,12 @@ def populate(app: detent.App, orders: int = 24) -> None:
     app.options(id="supplier-oak").start(OnboardSupplier, name="Oak & Sons")
     app.options(id="supplier-risky").start(OnboardSupplier, name="risky Imports")
     app.options(id="catalogue-lamps").start(catalogue("lamps"))
+    for customer in CUSTOMERS:
+        for _ in range(3):
+            app.options(queue="newsletter", key=customer).start(newsletter, customer)
+        app.options(queue="mail").start(newsletter, customer)
+    nightly = app.schedules["nightly-report"]
+    nightly.backfill(datetime.now(UTC) - timedelta(days=3), datetime.now(UTC))
     for number, email in enumerate(
         ("ada@example.org", "grace@example.org", "linus", "dennis@example.org"), 1
     ):

@@ -2,7 +2,7 @@
 
 Throughput is counted per minute through the index of ended runs.  A minute that is over does not change, so
 it is counted once, and kept by this process; a view counts only the last two minutes.  A view that finds
-many minutes missing counts for a tenth of a second and leaves the older ones to the next view.
+many minutes missing counts for a twentieth of a second and leaves the older ones to the next view.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from ...stores.verbs import statistics
 from ...stores.verbs.statistics import MOST, Ended
 from .projections import projection_documents
 from .runs import run_documents
+from .schedules import next_firings
 from .source import Document, Source
 from .workers import worker_documents
 
 MINUTE = 60_000_000
 HOUR = 60
 SAMPLE = 300  # ended runs that latencies are computed from
-BUDGET = 0.1  # seconds that one view counts old minutes
+BUDGET = 0.05  # seconds that one view counts old minutes
 MOST_PER_MINUTE = 1_000_000
 SHOWN = 6
+NEXT_FIRINGS = 4
 BACKLOG = 1_000  # executions of a queue that are looked at
 LETTERS = ("effect", "timer", "inbox")  # of deciders: their runs do not wait for them to begin
 LOOKED_AT = 100  # active runs in which messages are looked for that somebody must send
@@ -84,6 +86,7 @@ def overview(source: Source, minutes: Minutes) -> Document:
         "attention": _attention(source, counts, backlogs),
         "workers": worker_documents(source)["workers"],
         "backlogs": backlogs,
+        "schedules": next_firings(source, NEXT_FIRINGS),
         "most_backlog": BACKLOG,
     }
 
@@ -139,6 +142,7 @@ def _attention(source: Source, counts: dict[str, int], backlogs: list[Document])
     engine = source.engine
     overdue = sum(one["overdue"] for one in backlogs)
     blocked = [one for one in projection_documents(source)["projections"] if one["blocked"]]
+    paused = sum(one.paused_at is not None for one in engine.store.queues())
     waiting = _awaited_messages(source)
     entries = [
         _entry("dead", count_dead(engine, None), "dead letter", "deciders?dead=1"),
@@ -146,6 +150,7 @@ def _attention(source: Source, counts: dict[str, int], backlogs: list[Document])
         _entry("paused", counts["paused"], "paused run", "runs?state=paused"),
         _entry("overdue", overdue, "overdue execution", "runs?overdue=1"),
         _entry("blocked", len(blocked), "blocked projection", "projections"),
+        _entry("paused", paused, "paused queue", "queues"),
     ]
     entries += [
         _entry(

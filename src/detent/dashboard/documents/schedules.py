@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...app import schedule_control as verbs
 from ...app.listing import find_runs
 from ...app.schedules import Schedule
+from ...app.views import HistoryEvent
+from ...clock import from_micros
 from ...kernel.schedules import CODE, ScheduleRow
 from ..spans import span_text
 from .queues import line_document
@@ -65,8 +67,20 @@ def schedule_document(source: Source, name: str) -> Document:
     return document | {
         "input": source.call(row.job, row.input),
         "runs": run_documents(source, own),
-        "history": [line_document(source, line) for line in reversed(lines)],
+        "history": [_line(source, line) for line in reversed(lines)],
     }
+
+
+def _line(source: Source, line: HistoryEvent) -> Document:
+    """A line of the history; times in it are stored as microseconds."""
+    document = line_document(source, line)
+    if isinstance(line.detail, dict):
+        document["detail"] |= {
+            name: from_micros(line.detail[name])
+            for name in ("from", "until")
+            if isinstance(line.detail.get(name), int)
+        }
+    return document
 
 
 def _document(source: Source, row: ScheduleRow, states: dict[str, str], ahead: int) -> Document:

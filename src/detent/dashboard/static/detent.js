@@ -188,6 +188,8 @@ theme.addEventListener("click", () => {
 
 prepare(document);
 fitGraph();
+const here = document.querySelector(".nav [aria-current]");
+if (here) here.parentNode.scrollLeft = here.offsetLeft - (here.parentNode.clientWidth - here.offsetWidth) / 2;
 setInterval(() => tellTimes(document), 1000);
 document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
 window.addEventListener("pagehide", rest);
