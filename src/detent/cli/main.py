@@ -15,8 +15,8 @@ from .demo import demo
 from .doctor import doctor
 from .graphs import graph, reattempt, skip, verify
 from .queues import queues
-from .run_streams import publish, stream
 from .repin import repin, repin_all
+from .run_streams import publish, stream
 from .runs import runs
 from .schedules import schedules
 from .show import history, show, workers

@@ -102,9 +102,7 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     ends: dict[str, End] = {}
     for op in operations:
         if isinstance(op, Record):
-            if op.executions or op.children or op.consume:
-                return None
-            if op.reopen or op.once or op.appends:
+            if _does_more(op):
                 return None
             for step in op.steps:
                 if (step.run_id, step.key) in steps or unfit(step) is not None:
@@ -138,6 +136,11 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
         [steps[key] for key in sorted(steps)],
         [ends[id] for id in sorted(ends)],
     )
+
+
+def _does_more(op: Record) -> bool:
+    """Whether a record does more than to write entries."""
+    return bool(op.executions or op.children or op.consume or op.reopen or op.once or op.appends)
 
 
 def _beginnings_of(op: Start) -> list[Beginning] | None:
