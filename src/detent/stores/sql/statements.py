@@ -281,7 +281,8 @@ SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND sched
 INSERT INTO detent_workers
     (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs, version, drain_at)
 VALUES
-    (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs, :version, :drain_at)""",
+    (:id, :name, :pid, :queues, :concurrency, :lock_no, :now, :now, :lease_until, :jobs, :version,
+     :drain_at)""",
         renew_worker=f"""
 UPDATE detent_workers SET beat_at = {d.server_now}, lease_until = {d.server_now} + :lease
  WHERE id = :id AND :now > 0""",
