@@ -122,6 +122,13 @@ MUTANTS = [
         (f"{FAULTS}::test_leases_whose_delivery_failed_are_reported_to_the_worker",),
     ),
     Mutant(
+        "an append in doubt is not looked up",
+        "stores/batch/doubt.py",
+        "            return Verdict.APPLIED if has_entry(tx, op.appends[-1]) else None\n",
+        "            return None\n",
+        ("conformance/test_run_streams.py::test_an_entry_is_stored_once[sqlite]",),
+    ),
+    Mutant(
         "a start whose commit was cut off is not found",
         "stores/batch/doubt.py",
         "        return _already_started(tx, op)\n",

@@ -41,7 +41,7 @@ from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
 from .publish import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
-from .run_streams import aappend_entry, append_entry
+from .run_streams import Appending
 from .services import Services
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Outgoing:
         return bool(self.executions or self.runs)
 
 
-class FrameCore:
+class FrameCore(Appending):
     """What all routines of a frame share: journal, interrupts, records."""
 
     def __init__(
@@ -557,12 +557,6 @@ class FrameCore:
 
     def post_published(self, step: Context, name: str, value: Any) -> None:
         post_published(self.services, self.claimed, name, value, seq=self.journal.next_seq())
-
-    def append_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
-        append_entry(self.services, self.claimed, step, name, value, keep)
-
-    async def aappend_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
-        await aappend_entry(self.services, self.claimed, step, name, value, keep)
 
     def _progress(self, step: Context, loop: int, text: str) -> Record:
         key = progress_key(step.key, loop)

@@ -23,28 +23,29 @@ LARGEST_BACKLOG = 256 * 1024  # characters that one step appends before an appen
 OVERHEAD = 1024  # characters that an entry counts beside its value
 
 
-def append_entry(
-    services: Services, claimed: Claimed, step: Context, name: str, value: Any, keep: int | None
-) -> None:
-    """Hand an entry to the committer; wait for it if the step is far ahead of the database."""
-    if _on_loop():
-        raise BlockingCall("detent.append()", "await detent.aio.append(...)")
-    record = _record(services, claimed, step, name, value, keep)
-    if _has_to_wait(step, record):
-        services.committer.run(record, forever=True)
-    else:
-        services.committer.post(record, forever=True)
+class Appending:
+    """What a step's context asks of the work that executes it (context.StepBackend)."""
 
+    services: Services
+    claimed: Claimed
 
-async def aappend_entry(
-    services: Services, claimed: Claimed, step: Context, name: str, value: Any, keep: int | None
-) -> None:
-    """The same on an event loop."""
-    record = _record(services, claimed, step, name, value, keep)
-    if _has_to_wait(step, record):
-        await services.committer.arun(record, forever=True)
-    else:
-        services.committer.post(record, forever=True)
+    def append_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
+        """Hand an entry to the committer; wait for it if the step is far ahead of the database."""
+        if _on_loop():
+            raise BlockingCall("detent.append()", "await detent.aio.append(...)")
+        record = _record(self.services, self.claimed, step, name, value, keep)
+        if _has_to_wait(step, record):
+            self.services.committer.run(record, forever=True)
+        else:
+            self.services.committer.post(record, forever=True)
+
+    async def aappend_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
+        """The same on an event loop."""
+        record = _record(self.services, self.claimed, step, name, value, keep)
+        if _has_to_wait(step, record):
+            await self.services.committer.arun(record, forever=True)
+        else:
+            self.services.committer.post(record, forever=True)
 
 
 def _record(

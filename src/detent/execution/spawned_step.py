@@ -24,7 +24,7 @@ from .frame import jittered, progress_key
 from .main import key_of
 from .publish import post_published
 from .requests import Body, Commit, MainBody, TransactionalBody, Wait
-from .run_streams import aappend_entry, append_entry
+from .run_streams import Appending
 from .services import Services
 
 _ACTIONS = {
@@ -36,7 +36,7 @@ _ACTIONS = {
 }
 
 
-class Work:
+class Work(Appending):
     """One attempt at something that has an execution of its own; also what its context asks."""
 
     is_async = False
@@ -141,12 +141,6 @@ class Work:
 
     def post_published(self, step: Context, name: str, value: Any) -> None:
         post_published(self.services, self.claimed, name, value)
-
-    def append_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
-        append_entry(self.services, self.claimed, step, name, value, keep)
-
-    async def aappend_entry(self, step: Context, name: str, value: Any, keep: int | None) -> None:
-        await aappend_entry(self.services, self.claimed, step, name, value, keep)
 
     def _place(self, loop: int, text: str) -> Record:
         place = kernel_rows.Step(
