@@ -10,6 +10,27 @@ from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 
 MUTANTS = [
     Mutant(
+        "claims ignore the versions of pinned runs",
+        "stores/sql/dialect.py",
+        'return f"({alias}.pin IS NULL OR {alias}.pin = :version)"',
+        'return f"({alias}.pin IS NULL OR {alias}.pin <> :version OR {alias}.pin = :version)"',
+        ("functions/test_versions.py::test_only_workers_of_its_version_continue_a_pinned_run[sqlite]",),
+    ),
+    Mutant(
+        "a dedup window never ends",
+        "kernel/start_keys.py",
+        "return bool(holder.run_id) and now < holder.until",
+        "return bool(holder.run_id)",
+        ("functions/test_keyed_starts.py::test_a_window_ends_at_its_end",),
+    ),
+    Mutant(
+        "a debounced start changes a run that has begun",
+        "stores/verbs/start_keys.py",
+        "return all(state != ExecutionState.EXECUTING and deliveries == 0 for state, deliveries in rows)",
+        "return bool(rows)",
+        ("functions/test_keyed_starts.py::test_a_start_after_the_run_has_begun_is_another_run[sqlite]",),
+    ),
+    Mutant(
         "a stale token settles",
         "stores/batch/apply.py",
         """\
