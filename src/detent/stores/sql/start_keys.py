@@ -7,7 +7,7 @@ import msgspec
 from .dialect import Dialect
 
 KEY = ("mode", "type", "start_key")
-COLUMNS = (*KEY, "run_id", "first_at", "until")
+COLUMNS = (*KEY, "last_run", "first_at", "until")
 
 
 class StartKeyStatements(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ def build_start_keys(d: Dialect) -> StartKeyStatements:
     return StartKeyStatements(
         put=d.insert_new("detent_start_keys", COLUMNS, KEY),
         lock=f"""
-SELECT k.run_id, k.first_at, k.until
+SELECT k.last_run, k.first_at, k.until
   FROM detent_start_keys k
  WHERE k.mode = :mode AND k.type = :type AND k.start_key = :start_key
  {d.lock("k")}""",
         set="""
-UPDATE detent_start_keys SET run_id = :run_id, first_at = :first_at, until = :until
+UPDATE detent_start_keys SET last_run = :run_id, first_at = :first_at, until = :until
  WHERE mode = :mode AND type = :type AND start_key = :start_key""",
         lock_executions=f"""
 SELECT e.state, e.deliveries
@@ -58,7 +58,7 @@ SELECT k.mode, k.type, k.start_key
   FROM detent_start_keys k {d.by("detent_start_keys_until")}
  WHERE k.until < :before
    AND NOT EXISTS (SELECT 1 FROM detent_executions e
-                    WHERE e.run_id = k.run_id AND e.deliveries = 0
+                    WHERE e.run_id = k.last_run AND e.deliveries = 0
                       AND e.state IN ('ready', 'timer', 'parked', 'held'))
  ORDER BY k.until
  LIMIT :limit

@@ -55,7 +55,7 @@ def start_by_key(tx: Tx, key: StartKey, plan: Planner, now: int) -> KeyedStart:
 def _lock(tx: Tx, key: StartKey, now: int) -> Holder:
     place = {"mode": key.mode, "type": key.type, "start_key": key.key}
     while True:
-        write(tx, tx.sql.start_keys.put, [{**place, "run_id": "", "first_at": now, "until": 0}])
+        write(tx, tx.sql.start_keys.put, [{**place, "last_run": "", "first_at": now, "until": 0}])
         found = tx.query(tx.sql.start_keys.lock, **place)
         if found:
             return Holder(*found[0])

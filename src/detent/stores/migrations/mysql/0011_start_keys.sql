@@ -3,7 +3,7 @@ CREATE TABLE IF NOT EXISTS detent_start_keys (
     mode      VARCHAR(16) NOT NULL,
     type      VARCHAR(255) NOT NULL,
     start_key VARCHAR(200) NOT NULL,
-    run_id    VARCHAR(255) NOT NULL,
+    last_run  VARCHAR(255) NOT NULL,
     first_at  BIGINT NOT NULL,
     until     BIGINT NOT NULL,
     PRIMARY KEY (mode, type, start_key),

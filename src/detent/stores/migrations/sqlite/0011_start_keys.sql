@@ -3,7 +3,7 @@ CREATE TABLE detent_start_keys (
     mode      TEXT NOT NULL,
     type      TEXT NOT NULL,
     start_key TEXT NOT NULL,
-    run_id    TEXT NOT NULL,
+    last_run  TEXT NOT NULL,
     first_at  BIGINT NOT NULL,
     until     BIGINT NOT NULL,
     PRIMARY KEY (mode, type, start_key)
