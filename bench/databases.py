@@ -51,7 +51,7 @@ def server_cpu(kind: str) -> float:
     if not control:
         return 0.0
     root = int(Path(json.loads(Path(control).read_text())["pid_file"]).read_text().split()[0])
-    return sum(_cpu(pid) for pid in _family(root))
+    return sum(cpu_of(pid) for pid in _family(root))
 
 
 def _family(root: int) -> list[int]:
@@ -63,7 +63,7 @@ def _family(root: int) -> list[int]:
     return [root, *(pid for pid, parent in parents.items() if parent == root)]
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     try:
         fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

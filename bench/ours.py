@@ -12,6 +12,7 @@ from .queues import limits
 from .scaling import scaling
 from .shapes import SHAPES as FUNCTION_SHAPES
 from .shapes import Shape
+from .viewers import viewers
 
 SHAPES: dict[str, Shape] = {
     **FUNCTION_SHAPES,
@@ -19,6 +20,7 @@ SHAPES: dict[str, Shape] = {
     "recovery": recovery,
     "scaling": scaling,
     "limits": limits,
+    "viewers": viewers,
     "graph-fan-out": graph_fan_out,
     "graph-chain": graph_chain,
     "graph-long-chain": graph_long_chain,

@@ -24,7 +24,7 @@ from .rendering import Parts
 log = logging.getLogger("detent.dashboard")
 LONGEST = 1.0  # seconds between two looks while somebody watches
 SHORTEST = 0.2  # a busy database commits thousands of times in a second: people need no more than this
-SHARE = 0.1  # of the time that the feed may spend with rendering: workers may need the processor
+SHARE = 0.05  # of the time that the feed may spend with rendering: workers may need the processor
 KEEP_ALIVE = 15.0  # seconds after which a silent connection gets a comment, so that proxies keep it open
 MOST_WAITING = 8  # messages that a slow viewer may be behind, before they get the whole page instead
 MOST_VIEWERS = 1_000
