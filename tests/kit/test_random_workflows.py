@@ -160,6 +160,17 @@ async def flow(program: Program) -> list[Any]:
 ALL: list[Any] = [flow, child, work, double, flaky, debit, broken]
 
 
+def test_a_cancelled_task_does_not_drop_values_that_other_tasks_left_to_be_written() -> None:
+    """The task of the timeout is cancelled when it is about to commit, and the time and the uuid with it."""
+    program: Program = [["limited", [["sleep", 0]]], ["gathered", [[["work", 1]], [["moment", 0]]]]]
+    store = Prefixes()
+    with TestingApp(include=ALL, store=store) as app:
+        app.speedrun(app.options(id="run").start(flow, program))
+        recordings = store.recordings(app.clock.now())
+    for recording in recordings:
+        assert not replayer.replay(recording, flow, codec=Codec(), registry=Registry(ALL)).differences
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_an_unchanged_random_workflow_follows_every_prefix_of_its_run(seed: int) -> None:
     chance = random.Random(seed)

@@ -7,6 +7,7 @@ How a routine's requests are performed is the driver's business (drivers.py).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Iterable
@@ -33,12 +34,13 @@ from ..events import Drifted
 from ..kernel import rows as kernel_rows
 from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
 from ..kernel.operations import Record, Verdict
-from ..kernel.rows import Claimed, NewEntry, NewExecution, NewRun, StepState
+from ..kernel.rows import Claimed, NewEntry, StepState
 from ..stores.driver import user_transaction
 from .calls import encode_call, same_call
 from .deadlines import deadline_exceeded, has_passed
 from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
+from .outgoing import Outgoing
 from .publish import post_published
 from .requests import Body, Commit, Pause, TransactionalBody, Wait
 from .run_streams import Appending
@@ -47,21 +49,6 @@ from .services import Services
 T = TypeVar("T")
 LONGEST_SHOWN = 200  # characters of a value in a message
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
-
-
-class Outgoing:
-    """What was spawned and is not durable yet."""
-
-    __slots__ = ("chosen", "executions", "mains", "runs")
-
-    def __init__(self) -> None:
-        self.executions: list[NewExecution] = []
-        self.runs: list[NewRun] = []
-        self.mains: list[NewExecution] = []
-        self.chosen = False  # whether the code has chosen the id of one of the runs
-
-    def __bool__(self) -> bool:
-        return bool(self.executions or self.runs)
 
 
 class FrameCore(Appending):
@@ -128,24 +115,27 @@ class FrameCore(Appending):
         appends: list[NewEntry] | None = None,
     ) -> Routine[None]:
         """Make entries durable, with whatever waits to be written."""
-        rows = [*self.unwritten, *steps]
         if self.turns is not None:
             for step in steps:
                 self.expect(step)
-        carried, self.unwritten = bool(self.unwritten), []
+        carried, self.unwritten = self.unwritten, []
         operation = Record(
             worker=self.claimed.worker,
             run_id=self.run_id,
-            steps=rows,
+            steps=[*carried, *steps],
             consume=consume or [],
             appends=appends or [],
             about=self.claimed,
         )
-        self.carrying += carried
+        self.carrying += bool(carried)
         try:
             yield from self.commit(operation)
+        except asyncio.CancelledError:
+            # Raised in place of the commit (drivers.adrive): other tasks rely on what they left unwritten.
+            self.unwritten = carried + self.unwritten
+            raise
         finally:
-            self.carrying -= carried
+            self.carrying -= bool(carried)
         for step in steps:
             self.journal.put(step)
 

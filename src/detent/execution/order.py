@@ -156,12 +156,13 @@ class Turns:
     async def for_thread(self, waiting: Coroutine[Any, Any, T], line: str) -> T:
         """Wait for a turn on behalf of a thread of this line, which then continues on its own."""
         self._thread_calls[line] += 1
-        answer = await waiting
+        value = await waiting
+        answer: object = value
         if answer is not Was.NEW:
             task, owner = asyncio.current_task(), self._lines.get(line)
             self._moving.add(task)
             self._let_thread_go_on(_Away(task, line, self._thread_calls[line], owner), 0.0)
-        return answer
+        return value
 
     def _let_thread_go_on(self, away: _Away, waited: float) -> None:
         """Deliver nothing until a thread that got its answer has called again or returned to its task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,8 @@ from ..stores.batch.apply import drop_lease, take_lease
 from ..stores.batch.names import unfit_attributes
 from .calls import encode_checked
 from .failures import encode_error
-from .frame import FrameCore, Outgoing
+from .frame import FrameCore
+from .outgoing import Outgoing
 from .requests import Commit, Read, Wait
 from .services import Services
 
@@ -236,6 +238,11 @@ def flush(frame: FrameCore) -> Routine[None]:
                 return
             except RunConflict as error:
                 steps = [*steps, _refuse_child(frame, outgoing, error)]
+    except asyncio.CancelledError:
+        # Raised in place of the commit (drivers.adrive): other tasks wait for what they have spawned.
+        _outgoing(frame).put_back(outgoing)
+        frame.unwritten = steps + frame.unwritten
+        raise
     finally:
         frame.carrying -= 1
 
@@ -256,6 +263,10 @@ def _write(frame: FrameCore, outgoing: Outgoing, steps: list[kernel_rows.Step]) 
     answer = None
     try:
         answer = yield Commit(operation)
+    except asyncio.CancelledError:
+        _give_back(frame.services, leased)
+        leased = []
+        raise
     finally:
         if answer is not Verdict.APPLIED and leased and frame.services.local is not None:
             frame.services.local.unconfirmed(tokens_of(leased))
@@ -311,6 +322,14 @@ def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewE
         take_lease(row, lease)
         leased.append(row)
     return leased
+
+
+def _give_back(services: Services, leased: Sequence[NewExecution]) -> None:
+    """Undo `lease_locally` for rows that were not written."""
+    if services.local is not None:
+        services.local.give_back(tokens_of(leased))
+    for row in leased:
+        drop_lease(row)
 
 
 def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
