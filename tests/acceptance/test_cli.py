@@ -387,14 +387,15 @@ def test_a_failed_run_is_resumed_and_forked(shell: Shell) -> None:
 # -- Looking -----------------------------------------------------------------------------------------
 
 RUN_KEYS = (
-    "id type state queue priority input result error parent hero attributes drifted forked_from deadline"
+    "id type state queue priority input result error parent hero attributes drifted version versions"
+    " pinned_to forked_from deadline"
     " created_at finished_at seconds"
 ).split()
 EXECUTION_KEYS = (
     "node attempt kind state outcome worker scheduled_for started_at finished_at seconds input result error"
     " ancestry_hash"
 ).split()
-WORKER_KEYS = "id host pid alive queues concurrency started_at beat_at lease_until".split()
+WORKER_KEYS = "id host pid alive queues concurrency version started_at beat_at lease_until".split()
 
 
 def test_many_runs_are_changed_by_a_filter_with_consent(shell: Shell) -> None:

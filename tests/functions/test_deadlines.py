@@ -207,7 +207,7 @@ def test_a_child_has_the_deadline_of_its_parent(apps: Apps) -> None:
         child()
 
     app = apps(parent, child)
-    run = app.options(deadline=timedelta(seconds=0.5)).start(parent)
+    run = app.options(deadline=timedelta(seconds=2)).start(parent)  # it has begun by then
     assert isinstance(failure(run), DeadlineExceeded)
     [begun] = app.runs(type=child)
     assert isinstance(failure(begun), DeadlineExceeded)

@@ -99,6 +99,8 @@ def _commit(store: Store) -> float:
             now=0,
             lease_until=0,
             jobs="[]",
+            version="",
+            drain_at=None,
         )
         tx.run(tx.sql.delete_worker, id=id)
     return time.perf_counter() - began
