@@ -229,7 +229,7 @@ class Committer:
             batch = self._take()
             self._leader = threading.get_ident()
             try:
-                # A leader that has its answer leads on where nobody else can: then it commits all of it.
+                # A leader with an answer continues only if no other caller can lead. It then commits all.
                 self._commit(batch, None if leader.done else leader)
             except Exception as error:  # a bug; every caller gets an answer, and the next batch is committed
                 log.exception("committing %d operations failed", len(batch))

@@ -261,7 +261,7 @@ class RecordedFrame(Frame):
 
     def first(self, handles: list[Handle[Any]]) -> Call[int]:
         call = super().first(handles)
-        # Without a record nobody knows which was first, also where some are done by now.
+        # Without a record the first one is not known, even if some are done by now.
         return call if call.key in self._recorded else Call(call.key, call.name, self._beyond(call.key))
 
     def sleep(self, span: int | None, until: int | None) -> Call[None]:
