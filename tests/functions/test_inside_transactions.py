@@ -252,6 +252,7 @@ def seen_by(apps: Apps, ledger: Ledger, url: str, isolation: Any) -> tuple[int, 
             tx.run(INSERT.format("added"))
     gate.open()
     before, after = result(run)
+    app.close()  # its worker would take the next run, which has the same name and another gate
     return before, after
 
 

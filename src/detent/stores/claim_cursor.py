@@ -8,6 +8,9 @@ A worker whose scan of the whole index is slow continues from its last places: f
 little before the last execution that it claimed.  Executions that appear elsewhere (a new priority, an
 old execution that was held or handed back) are found by a scan of the whole index, as often as a small
 share of the time allows.  While the scan is quick, which is nearly always, every claim does it.
+
+One scan that took long proves nothing: the process, the network or the server may have paused.  A scan
+counts as long as the shorter of the last two.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ class ClaimCursor:
         self._timers = 0
         self._steps: list[tuple[str, int, int]] = []  # of a claim that is not committed
         self._step = 0
-        self._last = 0.0  # how long the last look over everything took
+        self._measured = 0.0  # how long the last look over everything took
+        self._last = 0.0  # the shorter one of the last two
+        self.skipped = False  # a claim ended without a look over everything, though it had room for more
         self._looked_at = clock()
         self._credit = MOST  # seconds that slow scans may take, as of `_counted_at`
         self._counted_at = clock()
@@ -51,9 +56,11 @@ class ClaimCursor:
 
     def looked(self, seconds: float) -> None:
         """It took so long."""
-        self._credit = self._left() - (seconds if seconds > SLOW else 0.0)
+        self._last = min(seconds, self._measured)
+        self._measured = seconds
+        self._credit = self._left() - (self._last if self.slow_scan else 0.0)
         self._counted_at = self._looked_at = self._clock()
-        self._last = seconds
+        self.skipped = False
 
     def _left(self) -> float:
         return min(MOST, self._credit + SHARE * (self._clock() - self._counted_at))

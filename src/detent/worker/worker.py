@@ -29,6 +29,7 @@ from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
 from .kinds import break_off, prepare, show_long_steps, work_of
 from .limits import LimitedQueues
+from .next_moment import NextMoment
 from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
@@ -78,8 +79,9 @@ class Worker:
         self._doubt = False  # the database may say that we hold something which does not run here
         self._claim_cursor = ClaimCursor()
         self.limited = LimitedQueues(services, queues)
-        self._next_due: int | None = None
-        self._next_deadline: int | None = None  # when a run that waits may pass its deadline
+        self._due = NextMoment()
+        self._deadline = NextMoment()  # when a run that waits may pass its deadline
+        self._marks = (0, 0)  # of both, when the heartbeat looked last
         self._nothing_ready = False  # when the heartbeat looked last
         self._draining = False
         self._drained = False  # by an operator: it claims nothing, and stays
@@ -170,25 +172,19 @@ class Worker:
         self._heartbeat.stop()
 
     def poke(self) -> None:
-        """There may be work."""
+        """There may be work.  Any thread writes True; only a claim writes False, before it looks."""
         self._backlog = True
         self._poked.set()
 
     def expect(self, due: int) -> None:
         """Something was put down until then."""
-        with self._guard:
-            if self._next_due is not None and self._next_due <= due:
-                return
-            self._next_due = due
-        self._poked.set()
+        if self._due.report(due):
+            self._poked.set()
 
     def expect_deadline(self, deadline: int) -> None:
         """A run that was started here has this deadline."""
-        with self._guard:
-            if self._next_deadline is not None and self._next_deadline <= deadline:
-                return
-            self._next_deadline = deadline
-        self._poked.set()
+        if self._deadline.report(deadline):
+            self._poked.set()
 
     def saturated(self) -> bool:
         """Whether other processes should take what becomes ready now."""
@@ -218,6 +214,7 @@ class Worker:
             return False
         with self._guard:
             busy = self._running or self._free < self._concurrency or self._claiming
+            busy = busy or self._claim_cursor.skipped  # the next heartbeat makes up for it
             return not busy and not self._poked.is_set() and (self._drained or not self._backlog)
 
     # Local: what was just enqueued here
@@ -237,6 +234,9 @@ class Worker:
         with self._guard:
             for token in tokens:
                 self._in_flight.pop(token, None)
+            wanted = self._backlog
+        if wanted:  # what found no slot meanwhile
+            self._poked.set()
 
     def unconfirmed(self, tokens: Iterable[str]) -> None:
         """Whether these leases came to pass is not known: look for them soon."""
@@ -395,7 +395,7 @@ class Worker:
             if work.claimed.queue in self.limited.names:
                 self._backlog = True  # another execution of that queue may begin now
             # Without a free slot the dispatcher did not wait for timers.
-            wanted = self._backlog or (self._free <= 0 and self._next_due is not None)
+            wanted = self._backlog or (self._free <= 0 and self._due.at is not None)
             self._begun -= 1
             if not self._running:
                 self._idle.notify_all()
@@ -421,7 +421,7 @@ class Worker:
                 self._poked.clear()
                 due = any(moment <= self._services.clock.now() for moment in self._moments())
                 wanted = (self._backlog or due) and self._free > 0 and not self._drained
-                deadline = None if self._drained else self._next_deadline
+                deadline = None if self._drained else self._deadline.at
                 overdue = deadline is not None and deadline <= self._services.clock.now()
                 self._claiming = wanted or overdue
             if self._claiming:
@@ -444,15 +444,15 @@ class Worker:
         if self._drained:
             return None
         due = min(self._moments(), default=None) if self._free > 0 else None
-        return min((moment for moment in (due, self._next_deadline) if moment is not None), default=None)
+        return min((moment for moment in (due, self._deadline.at) if moment is not None), default=None)
 
     def _moments(self) -> list[int]:
         """When there is something to claim: the next timer, and the next begin that a rate permits."""
-        return [moment for moment in (self._next_due, self.limited.next_moment) if moment is not None]
+        return [moment for moment in (self._due.at, self.limited.next_moment) if moment is not None]
 
     def _claim_overdue(self) -> None:
         """Take runs whose deadline has passed while they wait, also without a free slot: they only end."""
-        self._next_deadline = None
+        self._deadline.found(self._deadline.look(), None)  # what is reported from here on is kept
         tokens: list[str] = []
         claimed: list[Claimed] = []
 
@@ -471,7 +471,8 @@ class Worker:
             journals = prepare(self._services, claimed)
         except BaseException:
             claimed = []
-            self._doubt, self._next_deadline = True, now
+            self._doubt = True
+            self._deadline.report(now)
             raise
         finally:
             self.give_back(set(tokens) - {item.token for item in claimed})
@@ -502,12 +503,12 @@ class Worker:
             raise
         finally:
             self.give_back(set(tokens) - {item.token for item in claimed})
-            with self._guard:
-                # As many as asked for: there may be more.
-                self._backlog = self._backlog or len(claimed) == room
+            if len(claimed) == room:  # as many as asked for: there may be more
+                self._backlog = True
         self.deliver(claimed, journals)
         if len(claimed) < room:
-            self._next_due = self._services.store.next_due(self._claim_cursor)
+            mark = self._due.look()
+            self._due.found(mark, self._services.store.next_due(self._claim_cursor))
         if self._backlog and self._free > 0:
             self._poked.set()
 
@@ -537,6 +538,7 @@ class Worker:
     def _look(self) -> HeartbeatReading:
         with self._guard:
             running = list(self._running)
+        self._marks = self._due.look(), self._deadline.look()
         return self._services.store.read_heartbeat(
             now=time.time_ns() // 1000, runs=running, claim_cursor=self._claim_cursor
         )
@@ -554,8 +556,8 @@ class Worker:
         show_long_steps(works, self._services.clock.now())
         self.projector.note_head(reading.head)
         self.scheduler.note_due(reading.next_schedule)
-        self._next_due = reading.next_due
-        self._next_deadline = reading.next_deadline
+        self._due.found(self._marks[0], reading.next_due)
+        self._deadline.found(self._marks[1], reading.next_deadline)
         self._nothing_ready = not reading.ready and not self._claim_cursor.slow_scan  # else it did not look
         due = reading.next_due is not None and reading.next_due <= self._services.clock.now()
         if reading.ready or due or (self._claim_cursor.slow_scan and self._claim_cursor.affordable()):

@@ -117,7 +117,10 @@ def _find(
                 if limit := room - len(found):
                     place = {"queue": queue, "precedence": precedence, "floor": floor}
                     take(queue, tx.query(tx.sql.claim_on, limit=limit, **place, **known))
-        if len(found) == room or not claim_cursor.affordable():
+        if len(found) == room:
+            return list(found)
+        if not claim_cursor.affordable():
+            claim_cursor.skipped = True
             return list(found)
         begun = time.perf_counter()
         looks = look(queues)

@@ -1,0 +1,70 @@
+"""A worker that is told of work looks for it, whatever it does at that moment."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from detent import step, workflow
+from detent.stores.claim_cursor import MOST
+from detent.testing import TestingApp
+from detent.worker.limits import LimitedQueues
+from detent.worker.worker import Worker
+from tests.functions.world import Apps, eventually
+
+
+@step
+def one(number: int) -> int:
+    return number + 1
+
+
+@workflow
+def counts(number: int) -> int:
+    return one(number)
+
+
+def test_work_that_is_announced_while_a_claim_ends_is_claimed(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread announces it between a read and a write of what the dispatcher knows."""
+    looks: list[int] = []
+    announced: list[int] = []
+    values: dict[int, bool] = {}
+    real = LimitedQueues.claim
+
+    def counted(self: LimitedQueues, *args: Any) -> Any:
+        try:
+            return real(self, *args)
+        finally:
+            looks.append(1)
+
+    def read(self: Worker) -> bool:
+        value = values[id(self)]
+        if looks and not announced and not value:
+            announced.append(len(looks))
+            self.poke()
+        return value
+
+    def write(self: Worker, value: bool) -> None:
+        values[id(self)] = value
+
+    with mock.patch.object(Worker, "_backlog", property(read, write), create=True):
+        monkeypatch.setattr(LimitedQueues, "claim", counted)
+        monkeypatch.setattr("detent.worker.heartbeat.Heartbeat.start", lambda self: None)  # it looks, too
+        apps(counts)
+        eventually(lambda: announced and len(looks) > announced[0], "it looked again")
+
+
+def test_speedrun_does_not_end_before_the_worker_has_looked_everywhere(testing: TestingApp) -> None:
+    """Looking over everything took so long that there is no time for another look for a while."""
+    worker = testing.engine.worker
+    assert worker is not None
+    testing.settle_down()
+    with mock.patch.object(worker, "reserve", return_value=None):  # so that it must be claimed
+        for _ in range(2):
+            worker._claim_cursor.looked(MOST + 0.02)
+        run = testing.start(counts, 1)
+        testing.speedrun(run)
+    assert run.result(timeout=0) == 2
