@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import AlreadyRunning
-from ...kernel.decide import Decide, Enqueue
+from ...kernel.decide import Decide, Decided, Enqueue
 from ...kernel.operations import Operation, Park, Record, Settle, Settled, Start, Started, Verdict
 from ...kernel.rows import ExecutionState, NewRun
 from ...kernel.settle import Outcome
@@ -43,6 +43,8 @@ def already_applied(tx: Tx, op: Operation) -> Any:
     """
     if isinstance(op, Record | Settle | Park) and not tx.query(tx.sql.fence, id=op.worker):
         return None
+    if isinstance(op, Decide) and op.drain:
+        return Decided(applied=len(op.inputs)) if op.ends is not None and _settled(tx, op.ends) else None
     if isinstance(op, Decide | Enqueue):
         return decided_already(tx, op)
     if isinstance(op, Start):
@@ -55,13 +57,19 @@ def already_applied(tx: Tx, op: Operation) -> Any:
             rows = tx.query(tx.sql.journal, rows=batch([{"id": op.run_id}]))
             if nodes and nodes <= {row[1] for row in rows}:
                 return Verdict.APPLIED
-    elif isinstance(op, Settle | Park):
-        # The token stays in the row until the next claim, so finding it there, and the execution
-        # no longer executing, means that this very settle went through: or that we were reaped.
-        rows = tx.query(tx.sql.delivered, **_key_and_token(op))
-        if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:
-            return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)
+    elif isinstance(op, Settle | Park) and _settled(tx, op):
+        return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)
     return None
+
+
+def _settled(tx: Tx, op: Settle | Park) -> bool:
+    """Whether this very operation ended its execution.
+
+    The token stays in the row until the next claim.  A row that has it, and that is no longer executing,
+    was settled by this operation, or its worker was thought dead.
+    """
+    rows = tx.query(tx.sql.delivered, **_key_and_token(op))
+    return bool(rows) and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED
 
 
 def _already_started(tx: Tx, op: Start) -> list[Started] | None:
