@@ -21,6 +21,7 @@ from detent.kernel.rows import RunRow, Step
 from detent.stores.addresses import shown
 from detent.stores.open import open_store
 from tests.acceptance.support import eventually
+from tests.prefork import python
 
 pytestmark = pytest.mark.acceptance
 PATIENCE = 60.0
@@ -102,15 +103,7 @@ class Shell:
         (folder / "shop.py").write_text(SHOP)
 
     def detent(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "detent", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return python("-m", "detent", *arguments, cwd=self.folder, env=self.environment, timeout=PATIENCE)
 
     def ok(self, *arguments: str) -> str:
         done = self.detent(*arguments)

@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.prefork import python
 
 pytestmark = pytest.mark.acceptance
 SHOP = """
@@ -42,15 +43,7 @@ class Shell:
         self._python("-c", "import shop; shop.live()")
 
     def _python(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *argv],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return python(*argv, cwd=self.folder, env=self.environment, timeout=60)
 
     def fails(self, *argv: str) -> str:
         done = self._python("-m", "detent", "decider", *argv)

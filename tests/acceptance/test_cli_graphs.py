@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.prefork import python
 
 pytestmark = pytest.mark.acceptance
 SHOP = """
@@ -85,15 +86,7 @@ class Shell:
         assert done.returncode == 0, done.stderr
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "SHOP_URL": self.url},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return python(*arguments, cwd=self.folder, env={**os.environ, "SHOP_URL": self.url}, timeout=60)
 
 
 @pytest.fixture
