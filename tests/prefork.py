@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -25,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def python(
     *arguments: str, cwd: Path, env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run([sys.executable, *arguments])`, for `-m detent …` and `-c …`; one at a time."""
+    """Like `subprocess.run([sys.executable, *arguments])`; one at a time.
+
+    For `-m detent …`, `-c …` and a script in `cwd`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         request = {"argv": arguments, "cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err)}
@@ -97,6 +101,10 @@ def _become(request: dict[str, Any]) -> None:
     kind, *arguments = request["argv"]
     if kind == "-c":
         exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
+        return
+    if kind.endswith(".py"):
+        sys.argv = [kind, *arguments]
+        runpy.run_path(kind, run_name="__main__")
         return
     assert (kind, arguments[0]) == ("-m", "detent"), request["argv"]
     sys.argv = ["detent", *arguments[1:]]

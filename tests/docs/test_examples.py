@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from detent.app.settings import Options, Settings
+from tests.prefork import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,11 +39,11 @@ def _blocks() -> list[tuple[str, str]]:
 def test_a_documented_example_runs_as_written(name: str, code: str, tmp_path: Path) -> None:
     example = tmp_path / "test_example.py"
     example.write_text(code)
-    tests = "def test_" in code
-    command = (
-        [sys.executable, "-m", "pytest", "-q", str(example)] if tests else [sys.executable, str(example)]
-    )
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    if "def test_" in code:
+        command = [sys.executable, "-m", "pytest", "-q", str(example)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    else:
+        done = python(str(example), cwd=tmp_path, env=os.environ, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
