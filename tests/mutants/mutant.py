@@ -9,11 +9,8 @@ each of them has to fail.  Without the mutant each of them has to pass.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,10 +20,10 @@ from typing import Any
 import pytest
 
 import detent
+from tests.forkserver import ForkServer
 from tests.mutants import breaking
 
 PACKAGE = Path(detent.__file__).parent
-ROOT = Path(__file__).parents[2]
 TIMEOUT = 120  # seconds for one test
 HANGS_AFTER = 5  # seconds for a test that a mutant makes hang
 UPDATE = "The source has changed: update or replace this mutant in tests/mutants"
@@ -89,44 +86,12 @@ class Ran:
     output: str
 
 
-class ForkServer:
-    """Runs pytest in forked children of one process (see forkserver.py)."""
-
-    def __init__(self) -> None:
-        left_out = {name for name in os.environ if name.startswith(("PYTEST_", "COV_"))}
-        environment = {name: value for name, value in os.environ.items() if name not in left_out}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mutants.forkserver"],
-            cwd=ROOT,
-            env=environment | {"PYTHONPATH": str(PACKAGE.parent)},
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def run(self, arguments: Sequence[str], environment: dict[str, str], output: Path) -> int:
-        """Run pytest with these arguments; returns its exit status."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"arguments": arguments, "environment": environment, "output": str(output)}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
 @cache
 def fork_server() -> ForkServer:
-    server = ForkServer()
-    atexit.register(server.close)
-    return server
+    left_out = {name for name in os.environ if name.startswith(("PYTEST_", "COV_"))}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return ForkServer("tests.mutants.forkserver", environment | {"PYTHONPATH": str(PACKAGE.parent)})
 
 
 def _run(tests: Sequence[str], folder: Path, more: dict[str, str], timeout: int) -> Ran:
@@ -136,7 +101,9 @@ def _run(tests: Sequence[str], folder: Path, more: dict[str, str], timeout: int)
     # The server has imported hypothesis before pytest could change its assertions; there are none.
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     arguments += [f"--basetemp={folder / 'tmp'}", *(f"tests/{test}" for test in tests)]
-    code = fork_server().run(arguments, {breaking.OUTCOMES: str(outcomes), **more}, output)
+    environment = {breaking.OUTCOMES: str(outcomes), **more}
+    request = {"arguments": arguments, "environment": environment, "out": str(output), "err": str(output)}
+    code = fork_server().run(request)
     shown = output.read_text(errors="replace")
     if not outcomes.exists():
         pytest.fail(f"the tests could not be run (exit status {code})\n\n{shown}")
