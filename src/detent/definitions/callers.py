@@ -11,7 +11,20 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Required,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from ..arguments import check_count, check_flag, refuse
 from ..errors import BlockingCall
@@ -43,6 +56,28 @@ class Called(Protocol):
     is_async: bool
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]: ...
+
+
+class MapOptions(TypedDict, total=False):
+    """The keywords of `map` whose results have types."""
+
+    return_exceptions: Literal[False]
+    concurrency: int | None
+
+
+class MapWithExtra(TypedDict, total=False):
+    """The keywords of `map` with more arguments for each call."""
+
+    extra: Required[Mapping[str, Any]]
+    return_exceptions: bool
+    concurrency: int | None
+
+
+class MapWithErrors(TypedDict, total=False):
+    """The keywords of `map` with errors among the results."""
+
+    return_exceptions: Required[Literal[True]]
+    concurrency: int | None
 
 
 class AsyncCaller(Generic[P, R_co]):
@@ -90,52 +125,29 @@ class AsyncCaller(Generic[P, R_co]):
 
     @overload
     def map(
-        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(
         self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]],
         items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        **options: Unpack[MapOptions],
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(
-        self: Wraps[Callable[[A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[A], T]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(
-        self: Wraps[Callable[[Context, A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[Context, A], T]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(
-        self,
-        items: Iterable[Any],
-        *,
-        extra: Mapping[str, Any],
-        return_exceptions: bool = False,
-        concurrency: int | None = None,
+        self, items: Iterable[Any], **options: Unpack[MapWithExtra]
     ) -> Coroutine[Any, Any, list[Any]]: ...
     @overload
     def map(
-        self,
-        items: Iterable[Any],
-        *,
-        return_exceptions: Literal[True],
-        concurrency: int | None = None,
+        self, items: Iterable[Any], **options: Unpack[MapWithErrors]
     ) -> Coroutine[Any, Any, list[Any]]: ...
     def map(
         self: Any,
@@ -199,53 +211,24 @@ class SyncCaller(Generic[P, R_co]):
 
     @overload
     def map(
-        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> list[T]: ...
     @overload
     def map(
         self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]],
         items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        **options: Unpack[MapOptions],
     ) -> list[T]: ...
     @overload
+    def map(self: Wraps[Callable[[A], T]], items: Iterable[A], **options: Unpack[MapOptions]) -> list[T]: ...
+    @overload
     def map(
-        self: Wraps[Callable[[A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[Context, A], T]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> list[T]: ...
     @overload
-    def map(
-        self: Wraps[Callable[[Context, A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
-    ) -> list[T]: ...
+    def map(self, items: Iterable[Any], **options: Unpack[MapWithExtra]) -> list[Any]: ...
     @overload
-    def map(
-        self,
-        items: Iterable[Any],
-        *,
-        extra: Mapping[str, Any],
-        return_exceptions: bool = False,
-        concurrency: int | None = None,
-    ) -> list[Any]: ...
-    @overload
-    def map(
-        self,
-        items: Iterable[Any],
-        *,
-        return_exceptions: Literal[True],
-        concurrency: int | None = None,
-    ) -> list[Any]: ...
+    def map(self, items: Iterable[Any], **options: Unpack[MapWithErrors]) -> list[Any]: ...
     def map(
         self: Any,
         items: Iterable[Any],
@@ -288,6 +271,37 @@ class Handle(Generic[T_co]):
             return cast(T_co, (await self.frame.adrive(self.frame.gathered([self])))[0])
 
         return wait().__await__()
+
+
+class Spawner(Generic[P, R_co]):
+    """A definition that can be given to another worker: `charge.spawn(42)`."""
+
+    def _spawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Any]:
+        raise NotImplementedError
+
+    @overload
+    def spawn(
+        self: Wraps[Callable[Concatenate[Context, Q], Coroutine[Any, Any, T]]],
+        *args: Q.args,
+        **kwargs: Q.kwargs,
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(
+        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(
+        self: Wraps[Callable[P, Coroutine[Any, Any, T]]], *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[T]: ...
+    @overload
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
+    def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Give a step to any worker, or start a workflow as a child run.
+
+        The handle has the result: `handle.result()`, `await handle`.
+        """
+        handle: Handle[Any] = self._spawn(args, kwargs)
+        return handle
 
 
 class Mapped:

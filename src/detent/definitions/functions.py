@@ -8,23 +8,11 @@ or answers it from the journal.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
 from types import MethodType
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    NoReturn,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from ..arguments import check_flag, check_positive_duration, refuse
 from ..errors import DefinitionError, InvalidOption, NotInRun
@@ -32,7 +20,7 @@ from ..kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from ..keywords import shows
 from ..serialization.signatures import RETURN, Signature
 from .awaitables import refuse_without_loop, watched
-from .callers import AsyncCaller, Handle, SyncCaller, Wraps, refuse_on_loop
+from .callers import AsyncCaller, Handle, Spawner, SyncCaller, Wraps, refuse_on_loop
 from .child_options import CHILD_DEFAULTS, ChildKeywords, ChildOptions, checked_child_options
 from .context import Call, Context, Frame, current_frame
 from .maps import Maps
@@ -41,7 +29,6 @@ from .transactional import Isolation, problem_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-A = TypeVar("A")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -57,7 +44,7 @@ class HasNodes(Protocol):
     def reattempt(self, *, wait: timedelta | float = 0) -> NoReturn: ...
 
 
-class Definition(Generic[P, R_co]):
+class Definition(Spawner[P, R_co]):
     """A function with a name, and what its signature tells."""
 
     kind = ""
@@ -202,27 +189,7 @@ class Definition(Generic[P, R_co]):
         """The same from sync code: `fetch.sync(url)`, `fetch.sync.map(urls)`."""
         return SyncCaller(self)
 
-    @overload
-    def spawn(
-        self: Wraps[Callable[Concatenate[Context, Q], Coroutine[Any, Any, T]]],
-        *args: Q.args,
-        **kwargs: Q.kwargs,
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(
-        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(
-        self: Wraps[Callable[P, Coroutine[Any, Any, T]]], *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
-    def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Give a step to any worker, or start a workflow as a child run.
-
-        The handle has the result: `handle.result()`, `await handle`.
-        """
+    def _spawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Any]:
         frame = current_frame(self.name)
         if frame is None:
             raise NotInRun(f"{self.name}.spawn()")
@@ -419,7 +386,7 @@ class FunctionWorkflow(Definition[P, R_co]):
         return Child(self, checked_child_options(self.name, options))
 
 
-class Child(Generic[P, R_co]):
+class Child(Spawner[P, R_co]):
     """A workflow with the options of the child run that a call starts; see `FunctionWorkflow.options`.
 
     child = ship.options(id="ship-42", queue="mail")
@@ -458,24 +425,7 @@ class Child(Generic[P, R_co]):
         """The same from sync code: `ship.options(id="ship-42").sync(order)`."""
         return SyncCaller(self._workflow, self._options)
 
-    @overload
-    def spawn(
-        self: Wraps[Callable[Concatenate[Context, Q], Coroutine[Any, Any, T]]],
-        *args: Q.args,
-        **kwargs: Q.kwargs,
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(
-        self: Wraps[Callable[Concatenate[Context, Q], T]], *args: Q.args, **kwargs: Q.kwargs
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(
-        self: Wraps[Callable[P, Coroutine[Any, Any, T]]], *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[T]: ...
-    @overload
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]: ...
-    def spawn(self: Any, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Start the child run; the handle gives its result."""
+    def _spawn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle[Any]:
         frame = current_frame(self._workflow.name)
         if frame is None:
             raise NotInRun(f"{self._workflow.name}.options(...).spawn()")

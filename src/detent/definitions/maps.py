@@ -7,9 +7,9 @@ results, they are `Any`.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from .callers import Wraps
+from .callers import MapOptions, MapWithErrors, MapWithExtra, Wraps
 from .context import Context
 
 A = TypeVar("A")
@@ -21,70 +21,36 @@ class Maps:
 
     @overload
     def map(  # type: ignore[overload-overlap]
-        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[A], Coroutine[Any, Any, T]]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def map(  # type: ignore[overload-overlap]
         self: Wraps[Callable[[Context, A], Coroutine[Any, Any, T]]],
         items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        **options: Unpack[MapOptions],
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
-    def map(
-        self: Wraps[Callable[[A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
-    ) -> list[T]: ...
+    def map(self: Wraps[Callable[[A], T]], items: Iterable[A], **options: Unpack[MapOptions]) -> list[T]: ...
     @overload
     def map(
-        self: Wraps[Callable[[Context, A], T]],
-        items: Iterable[A],
-        *,
-        return_exceptions: Literal[False] = False,
-        concurrency: int | None = None,
+        self: Wraps[Callable[[Context, A], T]], items: Iterable[A], **options: Unpack[MapOptions]
     ) -> list[T]: ...
     @overload
     def map(
         self: Wraps[Callable[..., Coroutine[Any, Any, Any]]],
         items: Iterable[Any],
-        *,
-        extra: Mapping[str, Any],
-        return_exceptions: bool = False,
-        concurrency: int | None = None,
+        **options: Unpack[MapWithExtra],
     ) -> Coroutine[Any, Any, list[Any]]: ...
     @overload
     def map(
         self: Wraps[Callable[..., Coroutine[Any, Any, Any]]],
         items: Iterable[Any],
-        *,
-        return_exceptions: Literal[True],
-        concurrency: int | None = None,
+        **options: Unpack[MapWithErrors],
     ) -> Coroutine[Any, Any, list[Any]]: ...
     @overload
-    def map(
-        self,
-        items: Iterable[Any],
-        *,
-        extra: Mapping[str, Any],
-        return_exceptions: bool = False,
-        concurrency: int | None = None,
-    ) -> list[Any]: ...
+    def map(self, items: Iterable[Any], **options: Unpack[MapWithExtra]) -> list[Any]: ...
     @overload
-    def map(
-        self,
-        items: Iterable[Any],
-        *,
-        return_exceptions: Literal[True],
-        concurrency: int | None = None,
-    ) -> list[Any]: ...
+    def map(self, items: Iterable[Any], **options: Unpack[MapWithErrors]) -> list[Any]: ...
     def map(
         self: Any,
         items: Iterable[Any],
