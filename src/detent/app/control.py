@@ -86,26 +86,30 @@ class Control:
         return self.store.run(run_id)
 
     def skip(self, run_id: str, node: str) -> RunRow:
-        self.store.refuse_inside("run.skip()")
-        check_node("run.skip()", "node", node)
-        if self.row(run_id).kind == DECIDER:
-            self.control(lambda now: self.store.discard_letter(run_id, node, now=now))
-            return self.row(run_id)
-        run_graph = self.run_graph(run_id)
-        id = _node_id(run_graph, node)
-        self._control(lambda now: self.store.skip(run_id, id, run_graph=run_graph, now=now))
-        self._poke()
-        return self.store.run(run_id)
+        return self._change_node("run.skip()", run_id, node, self.store.discard_letter, self.store.skip)
 
     def reattempt(self, run_id: str, node: str) -> RunRow:
-        self.store.refuse_inside("run.reattempt()")
-        check_node("run.reattempt()", "node", node)
+        return self._change_node(
+            "run.reattempt()", run_id, node, self.store.replay_letter, self.store.reattempt
+        )
+
+    def _change_node(
+        self,
+        where: str,
+        run_id: str,
+        node: str,
+        of_letter: Callable[..., object],
+        of_node: Callable[..., object],
+    ) -> RunRow:
+        """Change the dead letter of a decider, or a node of a graph."""
+        self.store.refuse_inside(where)
+        check_node(where, "node", node)
         if self.row(run_id).kind == DECIDER:
-            self.control(lambda now: self.store.replay_letter(run_id, node, now=now))
+            self.control(lambda now: of_letter(run_id, node, now=now))
             return self.row(run_id)
         run_graph = self.run_graph(run_id)
         id = _node_id(run_graph, node)
-        self._control(lambda now: self.store.reattempt(run_id, id, run_graph=run_graph, now=now))
+        self._control(lambda now: of_node(run_id, id, run_graph=run_graph, now=now))
         self._poke()
         return self.store.run(run_id)
 

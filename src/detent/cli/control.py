@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import click
@@ -29,10 +30,7 @@ def _reason_option(function: click.decorators.FC) -> click.decorators.FC:
 @json_option
 def pause(app: str, id: str, reason: str | None, as_json: bool) -> None:
     """Stop new work of a run; executing steps end and are recorded."""
-    with opened(app) as found:
-        run = found.run(id)
-        run.pause(reason=reason)
-        report(found, run, as_json=as_json)
+    _control(app, id, lambda run: run.pause(reason=reason), as_json=as_json)
 
 
 @command(example="detent resume shop:app order-42")
@@ -42,10 +40,7 @@ def pause(app: str, id: str, reason: str | None, as_json: bool) -> None:
 @json_option
 def resume(app: str, id: str, accept_drift: bool, as_json: bool) -> None:
     """Continue a paused run, or a failed one from its failure."""
-    with opened(app) as found:
-        run = found.run(id)
-        run.resume(accept_drift=accept_drift)
-        report(found, run, as_json=as_json)
+    _control(app, id, lambda run: run.resume(accept_drift=accept_drift), as_json=as_json)
 
 
 @command(example="detent cancel shop:app order-42 --reason 'the customer called'")
@@ -55,10 +50,7 @@ def resume(app: str, id: str, accept_drift: bool, as_json: bool) -> None:
 @json_option
 def cancel(app: str, id: str, reason: str | None, as_json: bool) -> None:
     """End a run and its children; compensations run."""
-    with opened(app) as found:
-        run = found.run(id)
-        run.cancel(reason=reason)
-        report(found, run, as_json=as_json)
+    _control(app, id, lambda run: run.cancel(reason=reason), as_json=as_json)
 
 
 @command(example="detent fork shop:app order-42 --from-step ship")
@@ -128,6 +120,14 @@ def migrate(app: str, as_json: bool) -> None:
     for name in applied:
         out.print(f"applied {name}")
     out.print(f"[green]✓[/] {place(target.app.engine.url)} has schema {version}")
+
+
+def _control(app: str, id: str, verb: Callable[[Run[object]], object], *, as_json: bool) -> None:
+    """Change the state of a run, and print the new one."""
+    with opened(app) as found:
+        run = found.run(id)
+        verb(run)
+        report(found, run, as_json=as_json)
 
 
 def report(app: App, run: Run[object], *, as_json: bool) -> None:
