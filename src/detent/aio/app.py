@@ -13,8 +13,16 @@ from ..app import keyed_starts, within
 from ..app.app import App
 from ..app.engine import Engine
 from ..app.projections import AsyncProjections
-from ..app.schedule_control import SCHEDULE_DEFAULTS, ScheduleKeywords
-from ..app.settings import APP_DEFAULTS, START_DEFAULTS, AppSettings, Options, StartOptions, checked_options
+from ..app.settings import (
+    APP_DEFAULTS,
+    SCHEDULE_DEFAULTS,
+    START_DEFAULTS,
+    AppSettings,
+    Options,
+    ScheduleKeywords,
+    StartOptions,
+    checked_options,
+)
 from ..app.starting import START_MANY, calls_of
 from ..app.user_connections import loop_tx
 from ..app.views import Execution, id_of

@@ -8,7 +8,8 @@ from typing import Any, Self, Unpack
 
 from ..app import schedule_control as verbs
 from ..app.engine import Engine
-from ..app.schedule_control import ScheduleFacts, ScheduleKeywords
+from ..app.schedule_control import ScheduleFacts
+from ..app.settings import ScheduleKeywords
 from ..app.views import HistoryEvent
 from ..kernel.schedules import ScheduleRow
 from .run import AsyncRun

@@ -24,9 +24,11 @@ from .reports import subscribe
 from .run import Run, Runs, results_of
 from .settings import (
     APP_DEFAULTS,
+    SCHEDULE_DEFAULTS,
     START_DEFAULTS,
     AppSettings,
     Options,
+    ScheduleKeywords,
     StartOptions,
     checked_options,
     checked_settings,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
     from .dead_letters import DeadLetters
     from .machine import Deciders
     from .projections import Projections
-    from .schedule_control import CatchUp, Overlap
     from .schedules import Schedules
 
 R = TypeVar("R")
@@ -223,24 +224,8 @@ class App(Starts):
 
         return Projections(self.engine)
 
-    def schedule(
-        self,
-        name: str,
-        definition: Any,
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        cron: str | None = None,
-        every: timedelta | float | None = None,
-        tz: str = "UTC",
-        jitter: timedelta | float = 0,
-        overlap: Overlap = "allow",
-        catch_up: CatchUp = "latest",
-        queue: str | None = None,
-        priority: int | None = None,
-        deadline: timedelta | float | None = None,
-        attributes: Mapping[str, str | int | bool] | None = None,
-    ) -> None:
+    @shows(ScheduleKeywords, defaults=SCHEDULE_DEFAULTS)
+    def schedule(self, name: str, definition: Any, **terms: Unpack[ScheduleKeywords]) -> None:
         """Declare a schedule in the code: a run starts at each of its times.
 
             app.schedule("nightly-report", report, args=("eu",), cron="0 3 * * *", tz="Europe/Paris")
@@ -252,24 +237,7 @@ class App(Starts):
         """
         from . import schedule_control as verbs
 
-        one = verbs.declaration(
-            "app.schedule()",
-            self.engine,
-            name,
-            definition,
-            args=args,
-            kwargs=kwargs,
-            cron=cron,
-            every=every,
-            tz=tz,
-            jitter=jitter,
-            overlap=overlap,
-            catch_up=catch_up,
-            queue=queue,
-            priority=priority,
-            deadline=deadline,
-            attributes=attributes,
-        )
+        one = verbs.declaration("app.schedule()", self.engine, name, definition, **terms)
         verbs.declare(self.engine, one)
 
     @property

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Literal, TypedDict
+from typing import Any, Unpack
 
 from ..arguments import (
     check_attributes,
@@ -20,19 +20,20 @@ from ..arguments import (
     check_reason,
     check_text,
     refuse,
+    refuse_unknown,
 )
 from ..clock import from_micros, span_micros, to_micros
 from ..definitions.graphs import Graph
 from ..errors import DefinitionError, TooManyFirings, UnknownSchedule
 from ..execution.new_runs import Terms, begin
 from ..kernel import schedules as rules
-from ..kernel.rows import Attribute, RunRow
+from ..kernel.rows import RunRow
 from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, Timing
-from ..keywords import defaults_of_parameters
 from ..serialization.codec import Codec
 from ..stores.verbs.schedules import history_of
 from .engine import Engine
 from .firing import Declaration, RunTerms, start_of
+from .settings import SCHEDULE_DEFAULTS, ScheduleKeywords
 from .starting import declared_queue, included
 from .views import HistoryEvent, history_events
 
@@ -42,63 +43,22 @@ AT_ONCE = 100  # runs that one transaction of a backfill starts
 PAGE = 500
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\-]*")
 
-Overlap = Literal["allow", "skip", "queue", "cancel"]
-CatchUp = Literal["latest", "all", "none"]
-
-
-class ScheduleKeywords(TypedDict, total=False):
-    """The keywords of `app.schedule` and `app.schedules.create`."""
-
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any] | None
-    cron: str | None
-    every: timedelta | float | None
-    tz: str
-    jitter: timedelta | float
-    overlap: Overlap
-    catch_up: CatchUp
-    queue: str | None
-    priority: int | None
-    deadline: timedelta | float | None
-    attributes: Mapping[str, Attribute] | None
-
 
 def declaration(
-    where: str,
-    engine: Engine,
-    name: str,
-    definition: Any,
-    *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    cron: str | None = None,
-    every: timedelta | float | None = None,
-    tz: str = "UTC",
-    jitter: timedelta | float = 0,
-    overlap: Overlap = "allow",
-    catch_up: CatchUp = "latest",
-    queue: str | None = None,
-    priority: int | None = None,
-    deadline: timedelta | float | None = None,
-    attributes: Mapping[str, Attribute] | None = None,
+    where: str, engine: Engine, name: str, definition: Any, **given: Unpack[ScheduleKeywords]
 ) -> Declaration:
     """Check what a schedule is asked to do."""
     check_schedule_name(where, name)
-    timing = _timing(where, engine.clock.now(), cron, every, tz, jitter, overlap, catch_up)
+    refuse_unknown(where, given, SCHEDULE_DEFAULTS, kind="option")
+    asked: dict[str, Any] = {**SCHEDULE_DEFAULTS, **given}
+    timing = _timing(where, engine.clock.now(), asked)
+    args, kwargs = asked["args"], asked["kwargs"]
     if not isinstance(args, tuple | list):
         refuse(where, "args", args, "give the arguments of the run as a tuple, for example args=('eu',)")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         refuse(where, "kwargs", kwargs, "give a dict of arguments by name")
     queues = engine.settings.queue_names
-    terms = RunTerms()
-    if queue is not None:
-        terms.queue = declared_queue(check_queue(where, "queue", queue), queues)
-    if priority is not None:
-        terms.priority = check_priority(where, priority)
-    if deadline is not None:
-        terms.deadline = span_micros(check_positive_duration(where, "deadline", deadline))
-    if attributes is not None:
-        terms.attributes = check_attributes(where, attributes)
+    terms = _run_terms(where, queues, asked)
     if isinstance(definition, Graph):
         raise DefinitionError(
             f"{where} takes a workflow, a Workflow class or a template; a graph that is built in the code "
@@ -118,7 +78,18 @@ def declaration(
     )
 
 
-SCHEDULE_DEFAULTS = defaults_of_parameters(declaration)
+def _run_terms(where: str, queues: tuple[str, ...], asked: Mapping[str, Any]) -> RunTerms:
+    """The options of the runs that the schedule starts."""
+    terms = RunTerms()
+    if asked["queue"] is not None:
+        terms.queue = declared_queue(check_queue(where, "queue", asked["queue"]), queues)
+    if asked["priority"] is not None:
+        terms.priority = check_priority(where, asked["priority"])
+    if asked["deadline"] is not None:
+        terms.deadline = span_micros(check_positive_duration(where, "deadline", asked["deadline"]))
+    if asked["attributes"] is not None:
+        terms.attributes = check_attributes(where, asked["attributes"])
+    return terms
 
 
 def check_schedule_name(where: str, name: Any) -> str:
@@ -128,9 +99,8 @@ def check_schedule_name(where: str, name: Any) -> str:
     return str(name)
 
 
-def _timing(
-    where: str, now: int, cron: Any, every: Any, tz: Any, jitter: Any, overlap: Any, catch_up: Any
-) -> Timing:
+def _timing(where: str, now: int, asked: Mapping[str, Any]) -> Timing:
+    cron, every, tz, jitter = asked["cron"], asked["every"], asked["tz"], asked["jitter"]
     if (cron is None) == (every is None):
         refuse(where, "cron", cron, "give either cron='0 3 * * *' or every=timedelta(minutes=5)")
     micros = None
@@ -147,8 +117,8 @@ def _timing(
         every=micros,
         tz=check_text(where, "tz", tz, example="Europe/Paris"),
         jitter=span_micros(check_duration(where, "jitter", jitter)),
-        overlap=check_choice(where, "overlap", overlap, rules.OVERLAPS),
-        catch_up=check_choice(where, "catch_up", catch_up, rules.CATCH_UPS),
+        overlap=check_choice(where, "overlap", asked["overlap"], rules.OVERLAPS),
+        catch_up=check_choice(where, "catch_up", asked["catch_up"], rules.CATCH_UPS),
     )
     try:
         rules.check_timing(timing, now)

@@ -10,7 +10,8 @@ from ..kernel.schedules import ScheduleRow
 from . import schedule_control as verbs
 from .engine import Engine
 from .run import Run
-from .schedule_control import ScheduleFacts, ScheduleKeywords
+from .schedule_control import ScheduleFacts
+from .settings import ScheduleKeywords
 from .views import HistoryEvent
 
 

@@ -1,4 +1,4 @@
-"""Settings of an app and options of a run."""
+"""Settings of an app, and options of a run and of a schedule."""
 
 from __future__ import annotations
 
@@ -252,4 +252,41 @@ def checked_options(given: Mapping[str, Any]) -> Options:
 
 _INSTEAD = {
     "timeout": "use deadline=timedelta(hours=1) to limit the whole run, or @step(timeout=30) for one step",
+}
+
+
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+CatchUp = Literal["latest", "all", "none"]
+
+
+class ScheduleKeywords(TypedDict, total=False):
+    """The keywords of `app.schedule` and `app.schedules.create`."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    cron: str | None
+    every: timedelta | float | None
+    tz: str
+    jitter: timedelta | float
+    overlap: Overlap
+    catch_up: CatchUp
+    queue: str | None
+    priority: int | None
+    deadline: timedelta | float | None
+    attributes: Mapping[str, Attribute] | None
+
+
+SCHEDULE_DEFAULTS: ScheduleKeywords = {
+    "args": (),
+    "kwargs": None,
+    "cron": None,
+    "every": None,
+    "tz": "UTC",
+    "jitter": 0,
+    "overlap": "allow",
+    "catch_up": "latest",
+    "queue": None,
+    "priority": None,
+    "deadline": None,
+    "attributes": None,
 }

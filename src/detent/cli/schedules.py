@@ -9,8 +9,8 @@ import click
 from rich.text import Text
 
 from ..app import schedule_control as verbs
-from ..app.schedule_control import CatchUp, Overlap
 from ..app.schedules import Schedule
+from ..app.settings import CatchUp, Overlap
 from ..kernel.schedules import CATCH_UPS, OVERLAPS
 from .command import Front, app_argument, command, json_option
 from .find_app import opened

@@ -11,8 +11,15 @@ from ..app.app import App, Starter
 from ..app.engine import Engine
 from ..app.includes import collect
 from ..app.run import Run
-from ..app.schedule_control import SCHEDULE_DEFAULTS, ScheduleKeywords
-from ..app.settings import START_DEFAULTS, CommonSettings, StartOptions, checked_options, checked_settings
+from ..app.settings import (
+    SCHEDULE_DEFAULTS,
+    START_DEFAULTS,
+    CommonSettings,
+    ScheduleKeywords,
+    StartOptions,
+    checked_options,
+    checked_settings,
+)
 from ..definitions.blueprint import Blueprint
 from ..definitions.deciders import Decider, is_decider
 from ..errors import DetentError, UnknownDefinition
