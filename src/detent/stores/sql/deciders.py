@@ -57,15 +57,19 @@ class DeciderStatements(msgspec.Struct, frozen=True):
 
 def build_deciders(d: Dialect, run_columns: tuple[str, ...]) -> DeciderStatements:
     """Return the statements in the dialect `d`."""
-    events = ", ".join(f"e.{c}" for c in columns_of(EventRow))
-    remembered = f"{', '.join(f'i.{c}' for c in columns_of(InputRow))} FROM detent_inputs i"
-    wanted = "i.seq < :beyond AND i.received_at >= :since AND i.received_at < :until"
-    dead = "e.outcome = 'dead_letter'"
-    letter = (
-        "e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,"
-        " e.finished_at, r.type"
-    )
     return DeciderStatements(
+        **_instances(d, run_columns),
+        **_events(d),
+        **_inbox(d),
+        **_timers_and_effects(d),
+        **_dead_letters(d),
+        **_inputs(d),
+    )
+
+
+def _instances(d: Dialect, run_columns: tuple[str, ...]) -> dict[str, str]:
+    """Instances: how they begin, how far they have come, their snapshots."""
+    return dict(
         # Two processes may begin one instance: the second waits for the first, and finds it there.
         insert_instances=d.insert_new("detent_runs", run_columns, ("id",)),
         # What was begun in this transaction, and came to nothing.
@@ -95,6 +99,13 @@ SELECT {", ".join(f"s.{c}" for c in columns_of(SnapshotRow))}
         ),
         delete_snapshots="""
 DELETE FROM detent_snapshots WHERE run_id IN (SELECT id FROM detent_runs WHERE type = :type)""",
+    )
+
+
+def _events(d: Dialect) -> dict[str, str]:
+    """Events of one instance, and of all in the order of their positions."""
+    events = ", ".join(f"e.{c}" for c in columns_of(EventRow))
+    return dict(
         new_events=f"""
 SELECT {events} FROM {d.rows("id", "sequence")} {d.join("detent_events", "e")}
     ON e.run_id = x.id AND e.sequence > x.sequence""",
@@ -113,6 +124,12 @@ SELECT {events} FROM detent_events e
 SELECT {events} FROM detent_events e {d.by("detent_events_position")}
  WHERE e.position > :after
  ORDER BY e.position LIMIT :limit""",
+    )
+
+
+def _inbox(d: Dialect) -> dict[str, str]:
+    """Inputs that wait, and the execution that empties the inbox."""
+    return dict(
         known_inputs=f"""
 SELECT i.run_id, i.input_id
   FROM {d.rows("run_id", "input_id")}
@@ -151,6 +168,15 @@ SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
         last_pending=f"""
 SELECT i.seq FROM detent_inputs i {d.by("detent_inputs_pending")}
  WHERE i.run_id = :id AND i.state = 'pending' ORDER BY i.seq DESC LIMIT 1""",
+        depth=f"""
+SELECT COUNT(*) FROM detent_inputs i {d.by("detent_inputs_pending")}
+ WHERE i.run_id = :id AND i.state = 'pending'""",
+    )
+
+
+def _timers_and_effects(d: Dialect) -> dict[str, str]:
+    """Executions that a decision has made, and that are not done."""
+    return dict(
         # Pending timers, by their keys.  One that is firing at this moment counts, and so does a dead one.
         timers=f"""
 SELECT t.run_id, t.topic, t.node, t.attempt, t.outcome
@@ -183,9 +209,17 @@ SELECT t.node, t.job, t.state, t.outcome, t.attempt, t.failures, t.scheduled_for
   FROM detent_executions t {d.by("PRIMARY")}
  WHERE t.run_id = :id AND t.kind = 'effect' AND (t.state IN {ACTIVE} OR t.outcome = 'dead_letter')
  ORDER BY t.created_at, t.node""",
-        depth=f"""
-SELECT COUNT(*) FROM detent_inputs i {d.by("detent_inputs_pending")}
- WHERE i.run_id = :id AND i.state = 'pending'""",
+    )
+
+
+def _dead_letters(d: Dialect) -> dict[str, str]:
+    """What was given up."""
+    dead = "e.outcome = 'dead_letter'"
+    letter = (
+        "e.run_id, e.node, e.attempt, e.kind, e.job, e.input, e.error, e.failures, e.recoveries,"
+        " e.finished_at, r.type"
+    )
+    return dict(
         dead_letters=f"""
 SELECT {letter}
   FROM detent_executions e {d.by("detent_executions_dead")}
@@ -211,6 +245,14 @@ SELECT r.type, e.kind, COUNT(*)
         set_outcome="""
 UPDATE detent_executions SET outcome = :outcome
  WHERE run_id = :id AND node = :node AND attempt = :attempt AND outcome = 'dead_letter'""",
+    )
+
+
+def _inputs(d: Dialect) -> dict[str, str]:
+    """Inputs that were decided: their ids, and the changes of status that they made."""
+    remembered = f"{', '.join(f'i.{c}' for c in columns_of(InputRow))} FROM detent_inputs i"
+    wanted = "i.seq < :beyond AND i.received_at >= :since AND i.received_at < :until"
+    return dict(
         # Inputs that are remembered, the newest first.
         inputs_of_instance=f"""
 SELECT {remembered} {d.by("detent_inputs_id")}

@@ -42,7 +42,12 @@ class GraphStatements(msgspec.Struct, frozen=True):
 
 def build_graphs(d: Dialect) -> GraphStatements:
     """Return the statements in the dialect `d`."""
-    return GraphStatements(
+    return GraphStatements(**_settled(d), **_stored(d), **_waits(d), **_changed(d))
+
+
+def _settled(d: Dialect) -> dict[str, str]:
+    """What settled nodes have left, and how many of the predecessors of a node have settled."""
+    return dict(
         insert_ended=insert(d, "detent_executions", columns_of(EndedExecution)),
         counts=f"""
 SELECT t.run_id, t.node, t.settled, t.required
@@ -78,18 +83,23 @@ SELECT error FROM detent_executions
 UPDATE detent_executions {d.by("PRIMARY")}
    SET state = 'canceled', outcome = 'canceled_by_finish', finished_at = :now
  WHERE run_id = :id AND state IN {WAITING}""",
-        # Only what nobody has claimed since we looked, or what we hold ourselves.
-        withdraw=d.update(
-            "detent_executions",
-            (*KEYS, "finished_at", "mine"),
-            "state = 'canceled', outcome = 'bypassed_by_deploy', finished_at = x.finished_at",
-            f"{ON_KEY} AND (t.state IN {WAITING} OR (x.mine = 1 AND t.state = 'executing'))",
-        ),
+    )
+
+
+def _stored(d: Dialect) -> dict[str, str]:
+    """Graphs that are stored with their runs."""
+    return dict(
         insert_graphs=d.insert_new("detent_graphs", columns_of(GraphPart), ("run_id", "part")),
         graph="SELECT body FROM detent_graphs WHERE run_id = :id ORDER BY part",
         delete_graph="DELETE FROM detent_graphs WHERE run_id = :id",
         set_graph="UPDATE detent_runs SET signature = :signature, irregular = :irregular WHERE id = :id",
         set_frozen="UPDATE detent_runs SET frozen_at = :frozen_at WHERE id = :id",
+    )
+
+
+def _waits(d: Dialect) -> dict[str, str]:
+    """Nodes that wait for other runs."""
+    return dict(
         insert_waits=d.insert_new("detent_waits", ("target", "run_id", "node"), ("target", "run_id", "node")),
         waits=f"""
 SELECT w.run_id, w.node FROM {d.rows("target")} {d.join("detent_waits", "w")} ON w.target = x.target""",
@@ -103,6 +113,19 @@ SELECT w.run_id, w.node FROM {d.rows("target")} {d.join("detent_waits", "w")} ON
             ("run_id", "node"),
             "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
             "t.run_id = x.run_id AND t.node = x.node AND t.state IN ('timer', 'parked', 'held')",
+        ),
+    )
+
+
+def _changed(d: Dialect) -> dict[str, str]:
+    """What a deploy or an operator changes in the graph of a run."""
+    return dict(
+        # Only what nobody has claimed since we looked, or what we hold ourselves.
+        withdraw=d.update(
+            "detent_executions",
+            (*KEYS, "finished_at", "mine"),
+            "state = 'canceled', outcome = 'bypassed_by_deploy', finished_at = x.finished_at",
+            f"{ON_KEY} AND (t.state IN {WAITING} OR (x.mine = 1 AND t.state = 'executing'))",
         ),
         # Runs of a class that were last settled under another graph.  Served by detent_runs_signature.
         outdated_runs="""

@@ -79,17 +79,38 @@ class Queries(msgspec.Struct, frozen=True):
 
 def build_queries(d: Dialect) -> Queries:
     """Return the queries in the dialect `d`."""
-    attribute_columns = ("run_id", "name", "value", "kind", "created_at")
-    names = ", ".join(attribute_columns)
+    return Queries(
+        **_attributes(d),
+        **_listing(d),
+        **_of_runs(d),
+        **_statistics(d),
+        **_retention(d),
+        remove=(
+            *(d.delete(table, ("run_id",), index) for table, index in TABLES_OF_A_RUN.items()),
+            d.delete("detent_runs", ("id",)),
+        ),
+    )
+
+
+def _attributes(d: Dialect) -> dict[str, str]:
+    """Attributes of runs."""
+    columns = ("run_id", "name", "value", "kind", "created_at")
+    names = ", ".join(columns)
+    return dict(
+        insert_attributes=f"""
+INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*columns)}""",
+        insert_new_attributes=d.insert_new("detent_attributes", columns, ("run_id", "name")),
+        delete_attributes=d.delete("detent_attributes", ("run_id", "name")),
+    )
+
+
+def _listing(d: Dialect) -> dict[str, str]:
+    """The parts of a listing: what is selected, the index that leads, the place where it continues."""
 
     def runs(index: str) -> str:
         return f"FROM detent_runs r {d.by(index)}"
 
-    return Queries(
-        insert_attributes=f"""
-INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_columns)}""",
-        insert_new_attributes=d.insert_new("detent_attributes", attribute_columns, ("run_id", "name")),
-        delete_attributes=d.delete("detent_attributes", ("run_id", "name")),
+    return dict(
         whole_run=f"SELECT {whole_run(d)}",
         by_created=runs("detent_runs_created"),
         by_type=runs("detent_runs_type"),
@@ -118,6 +139,12 @@ INSERT INTO detent_attributes ({names}) SELECT {names} FROM {d.rows(*attribute_c
         picked=f"{d.join('detent_runs', 'r')} ON r.id = picked.id",
         beyond=d.beyond("r.created_at", "r.id", "<"),
         beyond_attribute=d.beyond("a.created_at", "a.run_id", "<"),
+    )
+
+
+def _of_runs(d: Dialect) -> dict[str, str]:
+    """What the runs of a page do and wait for."""
+    return dict(
         overdue=f"""
 SELECT e.run_id, e.node, e.job, e.queue, e.scheduled_for
   FROM {d.rows("run_id")}
@@ -155,6 +182,12 @@ SELECT s.name, s.result, s.seq
   FROM detent_steps s
  WHERE s.run_id = :id AND s.kind IN ('publish', 'published')
  LIMIT :limit""",
+    )
+
+
+def _statistics(d: Dialect) -> dict[str, str]:
+    """Bounded figures for people."""
+    return dict(
         # Bounded: a count of a million rows takes too long for a page.  A state is added by statistics.py.
         count_state=f"SELECT 1 FROM detent_runs r {d.by('detent_runs_state')}",
         # Served by detent_runs_finished.
@@ -176,6 +209,12 @@ SELECT r.id, r.type, r.queue, r.state, r.created_at, r.finished_at
  WHERE r.finished_at IS NOT NULL AND r.finished_at >= :since
  ORDER BY r.finished_at DESC, r.id DESC
  LIMIT :limit""",
+    )
+
+
+def _retention(d: Dialect) -> dict[str, str]:
+    """What may be removed."""
+    return dict(
         # What ended too long ago, longest ago first, behind a place; not all of it may go yet.
         # Served by detent_runs_finished.
         expired=f"""
@@ -207,10 +246,6 @@ SELECT r.id
 SELECT x.id FROM {d.rows("id")}
   {d.join("detent_executions", "e")} ON e.run_id = x.id AND e.state IN {ACTIVE}
  LIMIT 1""",
-        remove=(
-            *(d.delete(table, ("run_id",), index) for table, index in TABLES_OF_A_RUN.items()),
-            d.delete("detent_runs", ("id",)),
-        ),
     )
 
 

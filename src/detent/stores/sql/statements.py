@@ -74,7 +74,7 @@ class Statements(msgspec.Struct, frozen=True):
     consume_messages: str
     sent_message: str
     unread_messages: str
-    # Claims and leases
+    # Claims
     claim: str
     claim_on: str
     claimed: str
@@ -82,6 +82,9 @@ class Statements(msgspec.Struct, frozen=True):
     due_timers: str
     promote: str
     next_due: str
+    progressed: str
+    release: str
+    # Workers
     insert_worker: str
     renew_worker: str
     heartbeat: str
@@ -91,8 +94,6 @@ class Statements(msgspec.Struct, frozen=True):
     delete_worker: str
     held_by: str
     held_tokens: str
-    progressed: str
-    release: str
     # Control
     lock_run: str
     watch_runs: str
@@ -119,13 +120,30 @@ class Statements(msgspec.Struct, frozen=True):
 
 def build(d: Dialect) -> Statements:
     """Return the statements in the dialect `d`."""
-    run_columns = tuple(c for c in columns_of(NewRun) if c not in _NO_COLUMNS)
-    execution_columns = columns_of(NewExecution)
-    step_columns = columns_of(Step)
-    run_row = _run_row()
-    execution_row = ", ".join(f"e.{c}" for c in columns_of(ExecutionRow))
-
     return Statements(
+        **_batches(d),
+        **_readiness(d),
+        **_messages(d),
+        **_claims(d),
+        **_workers(d),
+        **_control(d),
+        **_reads(d),
+        graphs=build_graphs(d),
+        deadlines=build_deadlines(d),
+        schedules=build_schedules(d),
+        run_streams=build_run_streams(d),
+        deciders=build_deciders(d, _RUN_COLUMNS),
+        projections=build_projections(d),
+        queues=build_queues(d),
+        versions=build_versions(d),
+        start_keys=build_start_keys(d),
+    )
+
+
+def _batches(d: Dialect) -> dict[str, str]:
+    """What operations of a batch read under lock, and the rows that they write."""
+    step_columns = columns_of(Step)
+    return dict(
         # Whether these workers are still alive.  Held until commit: who reaps
         # a worker takes the row exclusively, so no write of it slips past its end.
         fence=f"SELECT id{d.hurry} FROM detent_workers WHERE id = :id {d.fence}",
@@ -155,8 +173,8 @@ SELECT t.run_id, t.node, t.attempt, t.token, t.state
         delivered="""
 SELECT state, outcome FROM detent_executions
  WHERE run_id = :run_id AND node = :node AND attempt = :attempt AND token = :token""",
-        insert_runs=insert(d, "detent_runs", run_columns),
-        insert_executions=insert(d, "detent_executions", execution_columns),
+        insert_runs=insert(d, "detent_runs", _RUN_COLUMNS),
+        insert_executions=insert(d, "detent_executions", columns_of(NewExecution)),
         # A record is written once; what was only seen executing, or waits for its retry, gives way.
         upsert_steps=d.upsert_unless(
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
@@ -189,6 +207,12 @@ SELECT state, outcome FROM detent_executions
             ON_KEY,
         ),
         insert_history=insert(d, "detent_history", ("run_id", "happened_at", "event", "detail")),
+    )
+
+
+def _readiness(d: Dialect) -> dict[str, str]:
+    """What parked runs wait for, and how many of it are done."""
+    return dict(
         # What of the things awaited has not happened yet.
         pending_steps=f"""
 SELECT x.run_id, x.name, COUNT(*)
@@ -225,15 +249,12 @@ SELECT t.run_id, t.node, t.required, t.settled
             "scheduled_for = :now, state = CASE t.state WHEN 'held' THEN 'held' ELSE 'ready' END",
             "t.run_id = x.run_id AND t.node = 'main' AND t.state IN ('timer', 'parked', 'held')",
         ),
-        graphs=build_graphs(d),
-        deadlines=build_deadlines(d),
-        schedules=build_schedules(d),
-        run_streams=build_run_streams(d),
-        deciders=build_deciders(d, run_columns),
-        projections=build_projections(d),
-        queues=build_queues(d),
-        versions=build_versions(d),
-        start_keys=build_start_keys(d),
+    )
+
+
+def _messages(d: Dialect) -> dict[str, str]:
+    """Messages to runs."""
+    return dict(
         insert_messages=d.insert_new(
             "detent_messages", ("run_id", "message_id", "name", "value", "sent_at"), ("run_id", "message_id")
         ),
@@ -243,6 +264,12 @@ SELECT t.run_id, t.node, t.required, t.settled
 SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
  WHERE run_id = :run_id AND name = :name AND consumed = 0
  ORDER BY seq LIMIT :limit""",
+    )
+
+
+def _claims(d: Dialect) -> dict[str, str]:
+    """Claims of executions, timers, and the way back to others."""
+    return dict(
         # What is due in one queue, most urgent first, of the kinds that this worker knows.
         # SKIP LOCKED keeps workers from queueing behind each other.
         # Served by detent_executions_ready: its rows are only what may be claimed now.
@@ -277,6 +304,26 @@ SELECT e.run_id, e.node, e.attempt, e.scheduled_for
         promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
         next_due="""
 SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
+        # Which attempts got somewhere before their worker died.
+        progressed=f"""
+SELECT DISTINCT x.run_id, x.attempt
+  FROM {d.rows("run_id", "attempt")}
+  {d.join("detent_steps", "s")}
+    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
+   AND s.kind <> 'published'""",
+        # Handed back unexecuted, as if never claimed.
+        release=d.update(
+            "detent_executions",
+            (*KEYS, "token", "state"),
+            "state = x.state, token = NULL, worker = NULL, started_at = NULL",
+            f"{ON_KEY} AND t.token = x.token AND t.state = 'executing'",
+        ),
+    )
+
+
+def _workers(d: Dialect) -> dict[str, str]:
+    """Workers: their rows, leases and heartbeats, and what they hold."""
+    return dict(
         insert_worker="""
 INSERT INTO detent_workers
     (id, name, pid, queues, concurrency, lock_no, started_at, beat_at, lease_until, jobs, version, drain_at)
@@ -320,21 +367,13 @@ SELECT id, lease_until, drain_at FROM detent_workers WHERE id = :id {d.lock("det
         held_by=_claimed("detent_executions e")
         + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
         held_tokens="SELECT token FROM detent_executions WHERE worker = :worker AND state = 'executing'",
-        # Which attempts got somewhere before their worker died.
-        progressed=f"""
-SELECT DISTINCT x.run_id, x.attempt
-  FROM {d.rows("run_id", "attempt")}
-  {d.join("detent_steps", "s")}
-    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
-   AND s.kind <> 'published'""",
-        # Handed back unexecuted, as if never claimed.
-        release=d.update(
-            "detent_executions",
-            (*KEYS, "token", "state"),
-            "state = x.state, token = NULL, worker = NULL, started_at = NULL",
-            f"{ON_KEY} AND t.token = x.token AND t.state = 'executing'",
-        ),
-        lock_run=f"SELECT {run_row} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
+    )
+
+
+def _control(d: Dialect) -> dict[str, str]:
+    """What operators do with runs: pause, resume, cancel; and whether runs have ended."""
+    return dict(
+        lock_run=f"SELECT {_run_row()} FROM detent_runs r WHERE r.id = :id {d.lock('r')}",
         watch_runs=d.update(
             "detent_runs",
             ("id",),
@@ -379,13 +418,19 @@ SELECT node, attempt, outcome FROM detent_executions WHERE run_id = :id AND stat
    AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
                      WHERE l.run_id = e.run_id AND l.node = e.node)""",
         hero_run=f"SELECT id FROM detent_runs WHERE {d.hero}",
+    )
+
+
+def _reads(d: Dialect) -> dict[str, str]:
+    """One run: its row, executions, journal, history, published values."""
+    return dict(
         run=f"SELECT {whole_run(d)} FROM detent_runs r WHERE r.id = :id",
         executions=f"""
-SELECT {execution_row} FROM detent_executions e
+SELECT {", ".join(f"e.{c}" for c in columns_of(ExecutionRow))} FROM detent_executions e
  WHERE e.run_id = :id
  ORDER BY e.created_at, e.node, e.attempt""",
         # All that a replay must know: recorded steps, spawned ones, child runs.
-        journal=_journal(d, step_columns),
+        journal=_journal(d, columns_of(Step)),
         history="SELECT happened_at, event, detail FROM detent_history WHERE run_id = :id ORDER BY seq",
         published="""
 SELECT result FROM detent_steps
@@ -396,6 +441,7 @@ SELECT result FROM detent_steps
 
 _OTHER_TABLES = ("performing", "attributes")  # read from other tables, and written there
 _NO_COLUMNS = (*_OTHER_TABLES, "drifted")  # the last one is an attribute
+_RUN_COLUMNS = tuple(c for c in columns_of(NewRun) if c not in _NO_COLUMNS)
 RUN_FIELDS = (*(c for c in columns_of(RunRow) if c not in _NO_COLUMNS), *_OTHER_TABLES)
 EXECUTING = "EXISTS (SELECT 1 FROM detent_executions e WHERE e.run_id = r.id AND e.state = 'executing')"
 
