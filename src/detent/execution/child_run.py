@@ -8,7 +8,7 @@ from typing import Any
 from ..definitions.context import Abandoned, Canceled, Routine
 from ..errors import RunCanceled, UnknownDefinition
 from ..kernel.operations import Record, Settled, Verdict
-from ..kernel.rows import Claimed, RunState
+from ..kernel.rows import Await, Claimed, RunState
 from ..kernel.settle import Ending, Outcome
 from .carried_errors import carry
 from .failures import raisable
@@ -97,7 +97,8 @@ def _awaiting(work: NodeWork, target: str) -> Routine[Ending | None]:
         raise raisable(row.type, row.error)
     if row.state == RunState.CANCELED:
         raise RunCanceled(row.id)
-    answer: Settled = yield Commit(work._park(target))
+    ended = Await(run_id=work.claimed.run_id, kind="run", name=target)
+    answer: Settled = yield Commit(work._park([ended]))
     if answer.verdict is Verdict.STALE:
         raise Abandoned
     return None

@@ -7,7 +7,6 @@ brings as an input is decided in the very transaction that settles it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..definitions.deciders import TIMERS, EffectContext, instance_of
 from ..errors import PayloadError, PermanentError
 from ..ids import turn_id
 from ..kernel.decide import Decide, Decided, Given, InputRow
-from ..kernel.operations import Park, Settled, Verdict
+from ..kernel.operations import Settled, Verdict
 from ..kernel.policies import Retry
 from ..kernel.rows import Claimed
 from ..kernel.settle import EFFECT, INBOX, TIMER, Ending, Outcome
@@ -25,10 +24,9 @@ from .bound_decider import LoadedDecider
 from .carried_errors import Carried, carry, performed
 from .failures import encode_error
 from .frame import jittered
-from .main import key_of
 from .requests import Body, Commit, Read
 from .services import Services
-from .spawned_step import Work
+from .work import Work
 
 DRAINED = 200  # inputs of an inbox that share a commit
 
@@ -42,30 +40,13 @@ class Letter(Work):
         super().__init__(services, claimed, name)
         self.bound = bound
 
-    def _routine(self) -> Routine[None]:
-        try:
-            if self.interrupt == "canceled":
-                yield from self._settled(self._end(Outcome.CANCELED_BY_OPERATOR))
-            elif self.interrupt is not None:
-                raise Suspended
-            else:
-                yield from self._tried()
-        except Suspended:
-            now = self._now()
-            yield Commit(
-                Park(
-                    worker=self.claimed.worker,
-                    key=key_of(self.claimed),
-                    token=self.claimed.token,
-                    now=now,
-                    wake_at=now,
-                    about=self.claimed,
-                )
-            )
-        except Abandoned:
-            return
-        finally:
-            self.live = False
+    def _execute(self) -> Routine[None]:
+        if self.interrupt == "canceled":
+            yield from self._settled(self._end(Outcome.CANCELED_BY_OPERATOR))
+        elif self.interrupt is not None:
+            raise Suspended
+        else:
+            yield from self._tried()
 
     def _tried(self) -> Routine[None]:
         try:
@@ -79,7 +60,7 @@ class Letter(Work):
         except Exception as raised:
             error = raised.error if isinstance(raised, Carried) else raised
             yield from self._settled(self._failure(error))
-            self._report(error)
+            self._raised = error
 
     def _perform(self) -> Routine[None]:
         """From here to its settling."""
@@ -98,10 +79,8 @@ class Letter(Work):
         """How long until the next attempt; None where trying again is of no use."""
         return None if isinstance(error, PermanentError) else self.retry.wait_after(failures, error)
 
-    def _report(self, error: BaseException) -> None:
-        """To the log and the app's own hook, after it is durable."""
-        what = f"{self.claimed.kind} {self.claimed.node!r} (attempt {self.claimed.attempt}) failed"
-        self.services.failed(error, self.context, what, level=logging.WARNING)
+    def _failure_text(self) -> str:
+        return f"{self.claimed.kind} {self.claimed.node!r} (attempt {self.claimed.attempt}) failed"
 
     def _settled(self, ending: Ending) -> Routine[None]:
         answer: Settled = yield Commit(self._settle(ending))
@@ -129,9 +108,6 @@ class Letter(Work):
         if answer.stale:
             raise Abandoned
         return answer
-
-    def _end(self, outcome: Outcome) -> Ending:
-        return Ending(outcome=outcome, now=self._now())
 
 
 class EffectLetter(Letter):

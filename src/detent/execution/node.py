@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,20 +25,19 @@ from ..errors import DeadlineExceeded, DefinitionError, RunError, StepFailed
 from ..kernel import rows
 from ..kernel.advance import RunGraph
 from ..kernel.graph import Node
-from ..kernel.operations import Park, Settle, Settled, Verdict
+from ..kernel.operations import Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
 from ..kernel.retries import StoredRetry
-from ..kernel.rows import Await, Claimed
+from ..kernel.rows import Claimed
 from ..kernel.settle import Ending, Outcome
 from .calls import decode_call
 from .carried_errors import Carried, carry, performed
 from .deadlines import deadline_exceeded, has_passed
 from .failures import decode_error, describe, encode_error
 from .frame import jittered
-from .main import key_of
 from .requests import Body, Commit, Read, TransactionalBody
 from .services import Services
-from .spawned_step import Work
+from .work import Work
 
 RETRY = "retry"  # under which name a node's own retries are counted
 _ACTIONS = {
@@ -78,7 +76,6 @@ class NodeWork(Work):
     ) -> None:
         super().__init__(services, claimed, name, steps)
         self.run_graph: RunGraph | None = None
-        self._raised: BaseException | None = None
 
     @property
     def shown(self) -> str:
@@ -86,25 +83,17 @@ class NodeWork(Work):
         node = self.claimed.node
         return node if self.run_graph is None else self.run_graph.graph.shown(node)
 
-    def _routine(self) -> Routine[None]:
-        try:
-            self.performing = True
-            ending = yield from self._ending()
-            self.performing = False
-            while ending is not None:
-                answer: Settled = yield Commit(self._settle(ending))
-                if answer.verdict is Verdict.STALE:
-                    raise Abandoned
-                if answer.verdict is not Verdict.OUTDATED:
-                    break
-                yield Read(self._look_again)  # the run was given a graph of its own meanwhile
-        except Suspended:
-            yield Commit(self._park())
-        except Abandoned:
-            return
-        finally:
-            self.live = False
-        self._report()
+    def _execute(self) -> Routine[None]:
+        self.performing = True
+        ending = yield from self._ending()
+        self.performing = False
+        while ending is not None:
+            answer: Settled = yield Commit(self._settle(ending))
+            if answer.verdict is Verdict.STALE:
+                raise Abandoned
+            if answer.verdict is not Verdict.OUTDATED:
+                break
+            yield Read(self._look_again)  # the run was given a graph of its own meanwhile
 
     def _ending(self) -> Routine[Ending | None]:
         """How the attempt ended; None when it has settled, or was put down, by itself."""
@@ -179,9 +168,6 @@ class NodeWork(Work):
         self.run_graph = self.services.run_graphs.of(self.claimed)
 
     # How it ended
-
-    def _end(self, outcome: Outcome, *, result: str | None = None, wait: int = 0) -> Ending:
-        return Ending(outcome=outcome, now=self._now(), result=result, wait=wait)
 
     def _success(self, value: Any) -> Ending:
         text = self.services.codec.encode(value, f"the result of node {self.shown!r}", self.returns)
@@ -265,26 +251,8 @@ class NodeWork(Work):
         operation.parent, operation.run_graph = self.claimed.parent, self.run_graph
         return operation
 
-    def _park(self, target: str | None = None) -> Park:
-        """Put it down: at once due again, or until another run has ended."""
-        awaits = [] if target is None else [Await(run_id=self.claimed.run_id, kind="run", name=target)]
-        return Park(
-            worker=self.claimed.worker,
-            key=key_of(self.claimed),
-            token=self.claimed.token,
-            now=self._now(),
-            wake_at=self._now() if target is None else None,
-            awaits=awaits,
-            about=self.claimed,
-        )
-
-    def _report(self) -> None:
-        """The state is durable: now the exception goes to the log, and to whoever wants to hear of it."""
-        error = self._raised
-        if error is None:
-            return
-        what = f"node {self.shown!r} (attempt {self.claimed.attempt}) raised"
-        self.services.failed(error, self.context, what, level=logging.WARNING)
+    def _failure_text(self) -> str:
+        return f"node {self.shown!r} (attempt {self.claimed.attempt}) raised"
 
     def _call(
         self, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,7 +10,8 @@ from ..execution.letter import letter
 from ..execution.main import context_of, key_of
 from ..execution.node_kinds import node_work
 from ..execution.services import Services
-from ..execution.spawned_step import SpawnedStep, Work
+from ..execution.spawned_step import SpawnedStep
+from ..execution.work import Work
 from ..execution.workflow_frames import Frame
 from ..kernel.decide import DECIDER
 from ..kernel.operations import Settle

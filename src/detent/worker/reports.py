@@ -9,7 +9,7 @@ from ..clock import from_micros
 from ..events import Claimed, WorkerDown, WorkerUp
 from ..execution.main import context_of
 from ..execution.services import Services
-from ..execution.spawned_step import Work
+from ..execution.work import Work
 from ..execution.workflow_frames import Frame
 from ..kernel.rows import WorkerRow
 from ..kernel.settle import NODE

@@ -21,7 +21,7 @@ from functools import partial
 
 from ..execution.main import arun_main, run_main
 from ..execution.services import Services
-from ..execution.spawned_step import Work
+from ..execution.work import Work
 from ..execution.workflow_frames import Frame
 from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, WorkerRow
 from ..stores.claim_cursor import ClaimCursor
