@@ -14,7 +14,6 @@ from ..definitions.context import (
     Abandoned,
     Canceled,
     CancelRun,
-    Context,
     PauseRun,
     Routine,
     Suspended,
@@ -23,7 +22,7 @@ from ..definitions.context import (
 from ..errors import CompensationFailed, StepMismatch, StepsNotAsked
 from ..events import Drifted
 from ..kernel.operations import Park, Settle, Settled, Verdict
-from ..kernel.rows import MAIN, Claimed, ExecutionKey
+from ..kernel.rows import Claimed, ExecutionKey
 from ..kernel.settle import Ending, Outcome, settle
 from . import undo
 from .bodies import exited
@@ -37,16 +36,24 @@ log = logging.getLogger("detent.worker")
 _REPORTED = ("step", "spawn", "child", "receive", "sleep")
 
 
-def run_main(frame: Frame) -> None:
-    """Run a workflow written as `def`, in this thread."""
-    frame_var.set(frame)
-    drive(frame.services, _main(frame), frame.waits)
+class MainFrame(Frame):
+    """The frame of a run's main function, which a worker executes as it does every kind of work."""
 
+    def run(self) -> None:
+        """Run a workflow written as `def`, in this thread."""
+        frame_var.set(self)
+        drive(self.services, _main(self), self.waits)
 
-async def arun_main(frame: Frame) -> None:
-    """Run a workflow written as `async def`, on this loop."""
-    frame_var.set(frame)
-    await adrive_main(frame.services, _main(frame), frame.waits, frame.amain)
+    async def arun(self) -> None:
+        """Run a workflow written as `async def`, on this loop."""
+        frame_var.set(self)
+        await adrive_main(self.services, _main(self), self.waits, self.amain)
+
+    def show_long_steps(self, since: int) -> None:
+        """Write steps into the journal that began before, and still run."""
+        for key, (_, started) in list(self.running.items()):
+            if started <= since:
+                self.show(key)
 
 
 def _main(frame: Frame) -> Routine[None]:
@@ -107,7 +114,7 @@ def _body(frame: Frame) -> Routine[Any]:
     frame.check_deadline()
     args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
     if definition.wants_context:
-        args = (context_of(frame), *args)
+        args = (frame.context, *args)
     try:
         value = yield MainBody(definition, args, kwargs)
     except BaseException as error:
@@ -174,11 +181,6 @@ def _settle(frame: Frame, ending: Ending) -> Routine[None]:
         raise Abandoned
 
 
-def context_of(frame: Frame) -> Context:
-    """The context of the workflow's own function."""
-    return Context(frame.info, frame.definition.name, MAIN, frame.claimed.attempt, frame)
-
-
 _CONSEQUENCES = {
     Outcome.FAILED: "it has failed",
     Outcome.PAUSED_BY_EXCEPTION: "it is paused by an error",
@@ -193,7 +195,7 @@ def _report(frame: Frame, ending: Ending) -> None:
         # Undoing may have taken several deliveries: then only the stored error is left.
         error = frame.raised or raisable(frame.definition.name, ending.error)
         frame.raised = None
-        frame.services.failed(error, context_of(frame), what, level=logging.ERROR)
+        frame.services.failed(error, frame.context, what, level=logging.ERROR)
 
 
 def _settling(frame: Frame, ending: Ending) -> Settle:

@@ -71,6 +71,9 @@ class Work(Appending):
             if alarm is not None:
                 alarm.cancel()
 
+    def show_long_steps(self, since: int) -> None:
+        """The execution's row shows it already."""
+
     def _expire(self) -> None:
         """On the loop: the deadline of the run has passed while this executes."""
         if self.performing and self._task is not None:

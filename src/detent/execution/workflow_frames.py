@@ -12,7 +12,17 @@ from typing import Any, TypeVar
 
 from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
-from ..definitions.context import Abandoned, Call, Canceled, CancelRun, PauseRun, Routine, Signal, Suspended
+from ..definitions.context import (
+    Abandoned,
+    Call,
+    Canceled,
+    CancelRun,
+    Context,
+    PauseRun,
+    Routine,
+    Signal,
+    Suspended,
+)
 from ..definitions.functions import FunctionWorkflow, Step
 from ..kernel import rows
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
@@ -55,6 +65,11 @@ class Frame(FrameCore):
         self._idling = Idling(services, self.branches, self._leave)
         self._expired = False  # the function was cancelled at the deadline
         self._flushing: frozenset[asyncio.Task[None]] = frozenset()
+
+    @property
+    def context(self) -> Context:
+        """The context of the workflow's own function."""
+        return Context(self.info, self.definition.name, rows.MAIN, self.claimed.attempt, self)
 
     def unknowable(self, what: str) -> None:
         """A worker may ask the database whatever it likes."""

@@ -23,7 +23,7 @@ import msgspec
 from ..clock import from_micros
 from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
-from ..definitions.context import Call, Context, Routine, Suspended
+from ..definitions.context import Call, Routine, Suspended
 from ..definitions.functions import Definition, FunctionWorkflow
 from ..errors import CannotDecode, DeadlineExceeded
 from ..execution import spawn as spawning
@@ -98,9 +98,6 @@ class RecordedFrame(Frame):
     def enter(self, stage: Stage, loop: asyncio.AbstractEventLoop) -> None:
         """The workflow runs on this thread's loop."""
         self.stage, self._loop, self.loop_thread = stage, loop, threading.get_ident()
-
-    def context(self) -> Context:
-        return Context(self.info, self.definition.name, rows.MAIN, self.claimed.attempt, self)
 
     # Where we are
 

@@ -166,7 +166,7 @@ def _run(frame: RecordedFrame, timeout: float) -> None:
         _unfit_input(frame, error)
         return
     if definition.wants_context:
-        args = (frame.context(), *args)
+        args = (frame.context, *args)
     if definition.is_async:
         Stage(frame, timeout).run(args, kwargs)
         return

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 
 from ..execution.failures import encode_error
 from ..execution.letter import letter
-from ..execution.main import context_of, key_of
+from ..execution.main import MainFrame, key_of
 from ..execution.node_kinds import node_work
 from ..execution.services import Services
 from ..execution.spawned_step import SpawnedStep
 from ..execution.work import Work
-from ..execution.workflow_frames import Frame
 from ..kernel.decide import DECIDER
 from ..kernel.operations import Settle
 from ..kernel.rows import Claimed, Step
 from ..kernel.settle import LETTERS, Ending, Outcome, settle
 from ..kernel.versions import is_new
-
-SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
 
 
 def prepare(services: Services, claimed: Sequence[Claimed]) -> dict[str, list[Step]]:
@@ -39,20 +36,11 @@ def prepare(services: Services, claimed: Sequence[Claimed]) -> dict[str, list[St
     return services.store.journal(known) if known else {}
 
 
-def show_long_steps(works: Sequence[Frame | Work], now: int) -> None:
-    """Make steps visible that have been running for a while."""
-    for frame in works:
-        if isinstance(frame, Frame):
-            for key, (_, started) in list(frame.running.items()):
-                if now - started >= SHOW_AFTER:
-                    frame.show(key)
-
-
-def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame | Work:
+def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> MainFrame | Work:
     """What executes a claimed execution."""
     registry = services.registry
     if item.kind == "main":
-        return Frame(services, item, registry.workflow(item.job), steps)
+        return MainFrame(services, item, registry.workflow(item.job), steps)
     if item.kind == "node":
         return node_work(services, item, list(steps))
     if item.kind in LETTERS:
@@ -60,13 +48,12 @@ def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> Frame |
     return SpawnedStep(services, item, registry.step(item.job), steps)
 
 
-def break_off(services: Services, work: Frame | Work, error: BaseException) -> None:
+def break_off(services: Services, work: MainFrame | Work, error: BaseException) -> None:
     """Pause the run of an execution that ended by an error of ours, and report it."""
-    context = context_of(work) if isinstance(work, Frame) else work.context
     settled = broken_off(work.claimed, error, services.clock.now())
     services.committer.post(settled, forever=True)
     text = f"executing {work.claimed.node!r} failed inside Detent; the run is paused"
-    services.failed(error, context, text, level=logging.ERROR)
+    services.failed(error, work.context, text, level=logging.ERROR)
 
 
 def broken_off(claimed: Claimed, error: BaseException, now: int) -> Settle:

@@ -7,10 +7,9 @@ from typing import Literal
 
 from ..clock import from_micros
 from ..events import Claimed, WorkerDown, WorkerUp
-from ..execution.main import context_of
+from ..execution.main import MainFrame
 from ..execution.services import Services
 from ..execution.work import Work
-from ..execution.workflow_frames import Frame
 from ..kernel.rows import WorkerRow
 from ..kernel.settle import NODE
 
@@ -40,11 +39,10 @@ class WorkerReports:
             duration = timedelta(seconds=seconds)
             self._observer.emit(Claimed(time=self._now(), worker=worker, count=count, duration=duration))
 
-    def begins(self, work: Frame | Work) -> None:
+    def begins(self, work: MainFrame | Work) -> None:
         """A node tells that by itself, when its graph is known."""
         if self._observer.active and work.claimed.kind != NODE:
-            context = context_of(work) if isinstance(work, Frame) else work.context
-            self._services.began(work.claimed, context)
+            self._services.began(work.claimed, work.context)
 
     def _now(self) -> datetime:
         return from_micros(self._services.clock.now())

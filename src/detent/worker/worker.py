@@ -19,15 +19,14 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from ..execution.main import arun_main, run_main
+from ..execution.main import MainFrame
 from ..execution.services import Services
 from ..execution.work import Work
-from ..execution.workflow_frames import Frame
 from ..kernel.rows import Claimed, HeartbeatReading, Lease, NewExecution, Step, WorkerRow
 from ..stores.claim_cursor import ClaimCursor
 from ..stores.driver import Trouble
 from .heartbeat import Heartbeat
-from .kinds import break_off, prepare, show_long_steps, work_of
+from .kinds import break_off, prepare, work_of
 from .limits import LimitedQueues
 from .next_moment import NextMoment
 from .projector import Projector
@@ -39,6 +38,7 @@ from .upkeep import Upkeep
 log = logging.getLogger("detent.worker")
 FORGOTTEN_AFTER = 60.0  # seconds: a lease that was not delivered by then will not be
 GATHER = 0.002  # seconds to let more slots come free before the next claim, when work is plenty
+SHOW_AFTER = 1_000_000  # microseconds: a step that runs longer is written as executing
 
 
 class Worker:
@@ -67,7 +67,7 @@ class Worker:
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
-        self._running: dict[str, dict[str, Frame | Work]] = {}  # by run, and by node
+        self._running: dict[str, dict[str, MainFrame | Work]] = {}  # by run, and by node
         self._tasks: set[asyncio.Task[None]] = set()
         self._poked = threading.Event()
         self._idle = threading.Condition(self._guard)
@@ -203,7 +203,7 @@ class Worker:
         with self._guard:
             return run_id in self._running
 
-    def _works(self) -> list[Frame | Work]:
+    def _works(self) -> list[MainFrame | Work]:
         return [work for nodes in self._running.values() for work in nodes.values()]
 
     def settled_down(self) -> bool:
@@ -281,7 +281,7 @@ class Worker:
         What cannot begin (no more threads, a loop that is closed) is handed back.  The caller may be
         interrupted in any line: what has begun goes on then, and the rest is handed back.
         """
-        on_loop: list[Frame | Work] = []
+        on_loop: list[MainFrame | Work] = []
         left = {item.token: item for item in claimed}
         try:
             for item in claimed:
@@ -299,7 +299,7 @@ class Worker:
             for item in left.values():
                 self._undelivered(item)
 
-    def _deliver(self, item: Claimed, steps: list[Step]) -> Frame | Work | None:
+    def _deliver(self, item: Claimed, steps: list[Step]) -> MainFrame | Work | None:
         """Make it known as running, and begin it in a thread if it is sync; None where that failed."""
         try:
             work = work_of(self._services, item, steps)
@@ -334,7 +334,7 @@ class Worker:
             self._in_flight.pop(item.token, None)
         self._doubt = True
 
-    def _begins(self, work: Frame | Work) -> bool:
+    def _begins(self, work: MainFrame | Work) -> bool:
         """Whether it is to be executed: from here on, nobody takes it back."""
         with self._guard:
             if self._running.get(work.claimed.run_id, {}).get(work.claimed.node) is not work:
@@ -347,7 +347,7 @@ class Worker:
         self._services.threads.submit(partial(self.limited.hand_back, work.claimed, self.poke))
         return False
 
-    def _begin(self, work: list[Frame | Work]) -> None:
+    def _begin(self, work: list[MainFrame | Work]) -> None:
         """On the loop."""
         loop = asyncio.get_running_loop()
         for item in work:
@@ -356,40 +356,34 @@ class Worker:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _run(self, work: Frame | Work) -> None:
+    def _run(self, work: MainFrame | Work) -> None:
         if not self._begins(work):
             return
         try:
             self._reports.begins(work)
-            if isinstance(work, Frame):
-                run_main(work)
-            else:
-                work.run()
+            work.run()
         except BaseException as error:
             self._broken(work, error)
         finally:
             self._done(work)
 
-    async def _arun(self, work: Frame | Work) -> None:
+    async def _arun(self, work: MainFrame | Work) -> None:
         if not self._begins(work):
             return
         try:
             self._reports.begins(work)
-            if isinstance(work, Frame):
-                await arun_main(work)
-            else:
-                await work.arun()
+            await work.arun()
         except BaseException as error:
             self._broken(work, error)
         finally:
             self._done(work)
 
-    def _broken(self, work: Frame | Work, error: BaseException) -> None:
+    def _broken(self, work: MainFrame | Work, error: BaseException) -> None:
         """An error of ours, or one like SystemExit: the run is paused rather than left hanging."""
         if not self._draining and not isinstance(error, asyncio.CancelledError):
             break_off(self._services, work, error)
 
-    def _done(self, work: Frame | Work) -> None:
+    def _done(self, work: MainFrame | Work) -> None:
         with self._guard:
             self._forget(work)
             if work.claimed.queue in self.limited.names:
@@ -402,7 +396,7 @@ class Worker:
         if wanted:
             self._poked.set()
 
-    def _forget(self, work: Frame | Work) -> None:
+    def _forget(self, work: MainFrame | Work) -> None:
         run, node = work.claimed.run_id, work.claimed.node
         nodes = self._running.get(run, {})
         if nodes.get(node) is work:
@@ -553,7 +547,9 @@ class Worker:
             self.tell(run_id, state)
         with self._guard:
             works = self._works()
-        show_long_steps(works, self._services.clock.now())
+        since = self._services.clock.now() - SHOW_AFTER
+        for work in works:
+            work.show_long_steps(since)
         self.projector.note_head(reading.head)
         self.scheduler.note_due(reading.next_schedule)
         self._due.found(self._marks[0], reading.next_due)
