@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from detent.execution.new_runs import Terms, _opened
-from detent.execution.run_graphs import Values, claimed_of_row
+from detent.execution.rows import claimed_of_run
+from detent.execution.run_graphs import Values
 from detent.kernel.advance import RunGraph
 from detent.kernel.ancestry import verify
 from detent.kernel.expressions import recorded
@@ -104,7 +105,7 @@ def run_graph(graph: Graph, claimed: Claimed) -> RunGraph:
 
 
 def operators(store: Store, graph: Graph, run_id: str = "run") -> RunGraph:
-    return run_graph(graph, claimed_of_row(store.run(run_id)))
+    return run_graph(graph, claimed_of_run(store.run(run_id)))
 
 
 def ending(

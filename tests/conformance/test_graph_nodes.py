@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from detent.errors import CannotReattempt, InvalidState, NodeNotFound
-from detent.execution.spawn import claimed_of
+from detent.execution.rows import claimed_of
 from detent.kernel.expressions import output_of
 from detent.kernel.graph import RUN, VALUE, Graph, Node
 from detent.kernel.operations import Verdict

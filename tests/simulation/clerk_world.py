@@ -23,7 +23,7 @@ from detent.execution.bound_decider import LoadedDecider, Memory
 from detent.execution.drivers import _perform
 from detent.execution.letter import letter as letter_of
 from detent.execution.requests import Commit
-from detent.execution.spawn import claimed_of
+from detent.execution.rows import claimed_of
 from detent.kernel.decide import Decide, Enqueue, EventRow
 from detent.kernel.operations import Operation, Settle, Settled, Verdict
 from detent.kernel.rows import Claimed, ExecutionRow, WorkerRow

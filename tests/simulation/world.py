@@ -14,8 +14,8 @@ import msgspec
 
 from detent.errors import InvalidState, NodeNotFound, StepNotDefined
 from detent.execution.new_runs import Terms, _opened
-from detent.execution.run_graphs import Values, claimed_of_row
-from detent.execution.spawn import claimed_of
+from detent.execution.rows import claimed_of, claimed_of_run
+from detent.execution.run_graphs import Values
 from detent.kernel.advance import RunGraph
 from detent.kernel.ancestry import verify
 from detent.kernel.graph import AWAIT_JOB, RESULT, SPREAD, Document, Graph, structure_text
@@ -174,7 +174,7 @@ class World:
         return RunGraph(graph=graph, values=self.values, claimed=claimed, methods=self.methods)
 
     def operators_run_graph(self) -> RunGraph:
-        return self.run_graph(claimed_of_row(self.run))
+        return self.run_graph(claimed_of_run(self.run))
 
     def settling(self, worker: SimWorker, claimed: Claimed, outcome: Outcome, wait: int = 0) -> Settle:
         result = None

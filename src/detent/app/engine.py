@@ -26,8 +26,8 @@ from ..definitions.context import ask_database, replaying, watch_threads
 from ..definitions.functions import FunctionWorkflow
 from ..errors import ConfigurationError, DatabaseUnavailable, InvalidState
 from ..execution.registry import Registry
+from ..execution.rows import claimed_of, tokens_of
 from ..execution.services import Loop, Services
-from ..execution.spawn import claimed_of, lease_locally, tokens_of
 from ..kernel.decide import DECIDER, Decide, Decided
 from ..kernel.graph import structure_text
 from ..kernel.operations import Operation, Send, Settle, Settled, Start, Started, due_of, first_deadline
@@ -399,7 +399,7 @@ class Engine(Control):
         start = self.planned(definition, calls, options)
         if replaying():
             return start
-        lease_locally(self.services, start.executions)
+        self.services.lease(start.executions)
         # Whoever cannot take all of it himself calls for help.
         start.remote = any(row.state == ExecutionState.READY for row in start.executions)
         return start
@@ -408,10 +408,11 @@ class Engine(Control):
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
     ) -> Start:
         """The rows of these runs, leased to nobody."""
-        hero = self.heroes.name(options.hero)
+        hero = None if options.hero is None else self.heroes.name(options.hero)
         # A replay only asks which runs there would be: that needs no database.
         services = self._make_services(None) if replaying() else self.services
-        return with_attributes(plan_runs(services, definition, calls, options, hero), options.attributes)
+        start = plan_runs(services, definition, calls, options, hero)
+        return with_attributes(start, options.attributes) if options.attributes else start
 
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
         """After the commit (or, without answers, instead of it): begin what is leased to us."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from ..errors import NodeNotFound
-from ..execution.run_graphs import claimed_of_row
+from ..execution.rows import claimed_of_run
 from ..execution.services import Services
 from ..kernel.advance import Advance, Record, RunGraph
 from ..kernel.ancestry import ancestry_hash
@@ -48,7 +48,7 @@ def plan_graph_fork(services: Services, row: RunRow, from_node: str | None, opti
     """A new run that keeps what a run with a graph has done, except a node and all behind it."""
     run, chosen = fork_row(services, row, options)
     run_graph = services.run_graphs.of_row(row)
-    run_graph = msgspec.structs.replace(run_graph, claimed=claimed_of_row(fresh_row(run, False)))
+    run_graph = msgspec.structs.replace(run_graph, claimed=claimed_of_run(fresh_row(run, False)))
     text = services.store.graph(row.id) if row.frozen_at is not None else None
     start = fork_graph(run_graph, row, services.store.executions(row.id), from_node, run, text)
     start.chosen = chosen

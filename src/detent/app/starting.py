@@ -13,14 +13,15 @@ from ..clock import span_micros, to_micros
 from ..definitions.blueprint import Blueprint
 from ..definitions.context import current_frame, current_step
 from ..definitions.deciders import DeciderPlan, is_decider
-from ..definitions.functions import FunctionWorkflow, Step
+from ..definitions.functions import Definition, FunctionWorkflow, Step
 from ..definitions.graphs import Graph, plan_of
 from ..definitions.templates import Template
 from ..errors import ConfigurationError, DefinitionError, PayloadError, UnknownDefinition, UnknownQueue
 from ..execution.new_runs import Startable, Terms, begin
 from ..execution.registry import Registry
+from ..execution.rows import new_run
 from ..execution.services import Services
-from ..execution.spawn import fitting_id, new_run
+from ..execution.spawn import fitting_id
 from ..ids import uuid7
 from ..kernel import rows
 from ..kernel.operations import Start
@@ -158,6 +159,8 @@ def included(registry: Registry, definition: Any) -> Startable:
             if registry.find(name) is not (plan_of(job) or job):
                 raise UnknownDefinition(name)
         return definition
+    if isinstance(definition, FunctionWorkflow):
+        return _served(registry, definition)
     plan = plan_of(definition)
     if plan is not None:
         _ = plan.graph
@@ -169,15 +172,20 @@ def included(registry: Registry, definition: Any) -> Startable:
         )
     if isinstance(definition, Step):
         raise DefinitionError(f"{definition!r} is a step; app.start() takes a workflow that calls it")
-    if not isinstance(served, FunctionWorkflow | Template | Blueprint):
+    if not isinstance(served, Template | Blueprint):
         raise DefinitionError(
             f"app.start() takes a workflow, a Workflow class, a graph or a template, not {definition!r}; "
             f"decorate a function with @workflow"
         )
-    if served not in registry and not replace_redefined(registry, served):
-        known = registry.find(served.name)
-        raise UnknownDefinition(served.name, "" if known is None else place_of(known))
-    return served
+    return _served(registry, served)
+
+
+def _served(registry: Registry, definition: Definition[Any, Any] | Blueprint) -> Startable:
+    """The definition, if the app includes it."""
+    if definition not in registry and not replace_redefined(registry, definition):
+        known = registry.find(definition.name)
+        raise UnknownDefinition(definition.name, "" if known is None else place_of(known))
+    return definition
 
 
 def calls_of(where: str, calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

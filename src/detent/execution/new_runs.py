@@ -19,13 +19,13 @@ from ..kernel.advance import Record as Recorded
 from ..kernel.graph import VERSION, Document, freeze, json_text, read_export, signature_of, validated
 from ..kernel.graph import Graph as Compiled
 from ..kernel.operations import Start
-from ..kernel.rows import ExecutionState, NewExecution, NewRun, Readiness
+from ..kernel.rows import ExecutionState, NewRun, Readiness
 from ..serialization.codec import Codec
 from ..stores.verbs.graphs import parts
 from .calls import encode_call, encode_checked
 from .fields import decode_fields, node_keys
+from .rows import claimed_of_run, new_run
 from .run_graphs import Values
-from .spawn import claimed_of, new_run
 
 Startable = Definition[Any, Any] | Blueprint | Graph
 
@@ -137,7 +137,7 @@ def _opened(
     run_graph = RunGraph(
         graph=graph,
         values=Values(codec),
-        claimed=claimed_of(_nobody(run), run),
+        claimed=claimed_of_run(run),
         methods=methods,
         keys=keys or {},
     )
@@ -163,22 +163,6 @@ def _opened(
         ended=advance.ended,
         readiness=counts,
         ends={run.id: advance.end} if advance.end is not None else {},
-    )
-
-
-def _nobody(run: NewRun) -> NewExecution:
-    return NewExecution(
-        run_id=run.id,
-        node="",
-        attempt=0,
-        kind="node",
-        job="",
-        queue=run.queue,
-        precedence=0,
-        state="",
-        created_at=run.created_at,
-        scheduled_for=None,
-        pin=run.pin,
     )
 
 

@@ -18,6 +18,7 @@ from ..serialization.codec import Codec
 from ..stores.store import Store
 from .fields import node_keys
 from .registry import Registry
+from .rows import claimed_of_run
 
 MOST_NODES = 300_000  # of stored graphs kept in memory; beyond that the longest unused go
 
@@ -35,7 +36,7 @@ class Values:
         return self._codec.encode(value, what)
 
 
-class Courses:
+class RunGraphs:
     """Finds the graph of a run: the stored one if there is one, else that of its class."""
 
     def __init__(self, store: Store, codec: Codec, registry: Registry) -> None:
@@ -56,14 +57,14 @@ class Courses:
         return self._run_graph(graph, claimed)
 
     def of_row(self, row: RunRow) -> RunGraph:
-        return self.of(claimed_of_row(row))
+        return self.of(claimed_of_run(row))
 
     def by(self, graph: Graph, row: RunRow) -> RunGraph:
         """The run_graph of a run that is to go on by that graph."""
         methods = row.kind == "class"
         if methods:
             graph = self._with_options(graph, row.type, row.id)
-        return self._run_graph(graph, claimed_of_row(row))
+        return self._run_graph(graph, claimed_of_run(row))
 
     def _run_graph(self, graph: Graph, claimed: Claimed) -> RunGraph:
         methods = claimed.run_kind == "class"
@@ -115,40 +116,3 @@ class Courses:
         }
         document = Document(version=graph.document.version, name=graph.document.name, nodes=merged)
         return Graph(document, graph.signature)
-
-
-def claimed_of_row(row: RunRow) -> Claimed:
-    """The facts of a run of which no execution is claimed yet, for its RunGraph."""
-    return Claimed(
-        run_id=row.id,
-        node="",
-        attempt=0,
-        kind="node",
-        job="",
-        queue=row.queue,
-        precedence=-row.priority,
-        worker="",
-        token="",
-        deliveries=0,
-        recoveries=0,
-        failures=0,
-        input=None,
-        topic=None,
-        type=row.type,
-        run_input=row.input,
-        run_state=row.state,
-        parent=row.parent,
-        parent_key=row.parent_key,
-        deadline=row.deadline,
-        forked_from=row.forked_from,
-        run_kind=row.kind,
-        run_queue=row.queue,
-        run_priority=row.priority,
-        hero_type=row.hero_type,
-        hero_id=row.hero_id,
-        signature=row.signature,
-        frozen_at=row.frozen_at,
-        run_key=row.queue_key,
-        versions=row.versions,
-        pin=row.pin,
-    )

@@ -23,14 +23,16 @@ from ..definitions.functions import Definition
 from ..errors import UnknownDefinition, UnknownQueue
 from ..events import Drifted, ExecutionBegan
 from ..kernel.operations import Note
-from ..kernel.rows import Claimed, HistoryRow, Lease
+from ..kernel.rows import Claimed, ExecutionState, HistoryRow, Lease, NewExecution
 from ..observe import Observer
 from ..serialization.codec import Codec
+from ..stores.batch.apply import drop_lease, take_lease
 from ..stores.store import Store
 from .bound_decider import LoadedDecider
 from .processes import Processes
 from .registry import Heroes, Registry
-from .run_graphs import Courses
+from .rows import tokens_of
+from .run_graphs import RunGraphs
 
 log = logging.getLogger("detent.worker")
 PATIENCE = 5.0  # seconds that async code has to end when the app closes
@@ -248,7 +250,7 @@ class Services:
     processes: Processes = field(default_factory=Processes)
 
     def __post_init__(self) -> None:
-        self.run_graphs = Courses(self.store, self.codec, self.registry)
+        self.run_graphs = RunGraphs(self.store, self.codec, self.registry)
         self._bound_deciders: dict[str, LoadedDecider] = {}
 
     def bound(self, decider: Any) -> LoadedDecider:
@@ -266,6 +268,28 @@ class Services:
         """Raise unless the app serves this very definition."""
         if definition not in self.registry:
             raise UnknownDefinition(definition.name)
+
+    def lease(self, rows: Sequence[NewExecution]) -> list[NewExecution]:
+        """Lease what is due to the worker of this process, as far as it has room."""
+        leased: list[NewExecution] = []
+        if self.local is None:
+            return leased
+        for row in rows:
+            if row.state != ExecutionState.READY:
+                continue
+            lease = self.local.reserve(row.job, row.queue)
+            if lease is None:
+                break
+            take_lease(row, lease)
+            leased.append(row)
+        return leased
+
+    def give_back(self, leased: Sequence[NewExecution]) -> None:
+        """Undo `lease` for rows that were not written."""
+        if self.local is not None:
+            self.local.give_back(tokens_of(leased))
+        for row in leased:
+            drop_lease(row)
 
     def note(self, run_id: str, event: str, detail: object) -> None:
         """Add a line to a run's history; does not wait."""

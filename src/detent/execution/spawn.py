@@ -18,15 +18,15 @@ from ..kernel import rows as kernel_rows
 from ..kernel.journal import FINAL, REFUSED, Scope
 from ..kernel.operations import Record, Start, Verdict
 from ..kernel.queues import check_queue_key
-from ..kernel.rows import MAIN, Await, Claimed, ExecutionState, NewExecution, NewRun, StepState
-from ..stores.batch.apply import drop_lease, take_lease
+from ..kernel.rows import Await, ExecutionState, NewExecution, StepState
+from ..stores.batch.apply import drop_lease
 from ..stores.batch.names import unfit_attributes
 from .calls import encode_checked
 from .failures import encode_error
 from .frame import FrameCore
 from .outgoing import Outgoing
 from .requests import Commit, Read, Wait
-from .services import Services
+from .rows import claimed_of, new_run, tokens_of
 
 LONGEST_ID = 200
 
@@ -177,51 +177,6 @@ def _outgoing(frame: FrameCore) -> Outgoing:
     return frame.outgoing
 
 
-def new_run(
-    workflow: FunctionWorkflow[Any, Any],
-    run_id: str,
-    text: str,
-    *,
-    queue: str,
-    priority: int,
-    now: int,
-    due: int | None = None,
-    deadline: int | None = None,
-    queue_key: str | None = None,
-    version: str | None = None,
-) -> tuple[NewRun, NewExecution]:
-    """The rows of a run that begins: itself, and the first execution of its main node."""
-    pin = version if workflow.pin else None
-    run = NewRun(
-        id=run_id,
-        type=workflow.name,
-        kind="function",
-        queue=queue,
-        priority=priority,
-        input=text,
-        created_at=now,
-        deadline=deadline,
-        queue_key=queue_key,
-        versions=version,
-        pin=pin,
-    )
-    main = NewExecution(
-        run_id=run_id,
-        node=MAIN,
-        attempt=1,
-        kind="main",
-        job=workflow.name,
-        queue=queue,
-        precedence=-priority,
-        state=ExecutionState.TIMER if due is not None and due > now else ExecutionState.READY,
-        created_at=now,
-        scheduled_for=max(due or now, now),
-        queue_key=queue_key,
-        pin=pin,
-    )
-    return run, main
-
-
 def flush(frame: FrameCore) -> Routine[None]:
     """Make what was spawned durable; what fits into this worker's free slots begins at once.
 
@@ -248,7 +203,7 @@ def flush(frame: FrameCore) -> Routine[None]:
 
 
 def _write(frame: FrameCore, outgoing: Outgoing, steps: list[kernel_rows.Step]) -> Routine[None]:
-    leased = lease_locally(frame.services, [*outgoing.executions, *outgoing.mains])
+    leased = frame.services.lease([*outgoing.executions, *outgoing.mains])
     children = None
     if outgoing.runs:
         children = Start(runs=outgoing.runs, executions=outgoing.mains, chosen=outgoing.chosen)
@@ -264,7 +219,7 @@ def _write(frame: FrameCore, outgoing: Outgoing, steps: list[kernel_rows.Step]) 
     try:
         answer = yield Commit(operation)
     except asyncio.CancelledError:
-        _give_back(frame.services, leased)
+        frame.services.give_back(leased)
         leased = []
         raise
     finally:
@@ -301,80 +256,6 @@ def _refuse_child(frame: FrameCore, outgoing: Outgoing, error: RunConflict) -> k
             started_at=run.created_at,
             finished_at=frame.now(),
         )
-    )
-
-
-def tokens_of(leased: Sequence[NewExecution]) -> set[str]:
-    return {row.token for row in leased if row.token is not None}
-
-
-def lease_locally(services: Services, rows: Sequence[NewExecution]) -> list[NewExecution]:
-    """Lease what is due to the worker of this process, as far as it has room."""
-    leased: list[NewExecution] = []
-    if services.local is None:
-        return leased
-    for row in rows:
-        if row.state != ExecutionState.READY:
-            continue
-        lease = services.local.reserve(row.job, row.queue)
-        if lease is None:
-            break
-        take_lease(row, lease)
-        leased.append(row)
-    return leased
-
-
-def _give_back(services: Services, leased: Sequence[NewExecution]) -> None:
-    """Undo `lease_locally` for rows that were not written."""
-    if services.local is not None:
-        services.local.give_back(tokens_of(leased))
-    for row in leased:
-        drop_lease(row)
-
-
-def claimed_of(row: NewExecution, run: NewRun | Claimed) -> Claimed:
-    """A row that was leased when it was made, as a claim would return it; `run` is its run, or another
-    execution of it."""
-    if isinstance(run, Claimed):
-        input, kind, queue, priority = run.run_input, run.run_kind, run.run_queue, run.run_priority
-        key, versions = run.run_key, run.versions
-    else:
-        input, kind, queue, priority = run.input, run.kind, run.queue, run.priority
-        key, versions = run.queue_key, run.versions
-    return Claimed(
-        run_id=row.run_id,
-        node=row.node,
-        attempt=row.attempt,
-        kind=row.kind,
-        job=row.job,
-        queue=row.queue,
-        precedence=row.precedence,
-        worker=row.worker or "",
-        token=row.token or "",
-        deliveries=row.deliveries,
-        recoveries=row.recoveries,
-        failures=row.failures,
-        input=row.input,
-        topic=row.topic,
-        type=run.type,
-        run_input=input,
-        run_state="ready",
-        parent=run.parent,
-        parent_key=run.parent_key,
-        deadline=run.deadline,
-        forked_from=run.forked_from,
-        started_at=row.started_at,
-        run_kind=kind,
-        run_queue=queue,
-        run_priority=priority,
-        hero_type=run.hero_type,
-        hero_id=run.hero_id,
-        signature=run.signature,
-        frozen_at=run.frozen_at,
-        queue_key=row.queue_key,
-        run_key=key,
-        versions=versions,
-        pin=row.pin,
     )
 
 

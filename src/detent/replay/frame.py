@@ -33,7 +33,7 @@ from ..execution.calls import same_call
 from ..execution.frame import SHORT_WAIT
 from ..execution.guard import AsyncStepGuard, StepGuard
 from ..execution.requests import Wait
-from ..execution.run_graphs import claimed_of_row
+from ..execution.rows import claimed_of_run
 from ..execution.services import Services
 from ..execution.workflow_frames import Frame
 from ..kernel import rows
@@ -410,7 +410,7 @@ def _claimed(recording: Recording) -> Claimed:
     """The run as if a worker had claimed it."""
     row = recording.row
     return msgspec.structs.replace(
-        claimed_of_row(row),
+        claimed_of_run(row),
         node=rows.MAIN,
         attempt=max([1, *(step.written_by for step in recording.steps)]),
         kind="main",
