@@ -17,10 +17,12 @@ MUTANTS = [
     # Also those of workers declared dead: who is, is not known yet.
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
     known = ask_known(tx, operations)
-    counts = ask_counts(tx, operations)
+    by_graph = [op for op in operations if isinstance(op, Settle) and op.run_graph is not None]
+    counts = ask_counts(tx, by_graph) if by_graph else Asked()
 """,
         """\
-    counts = ask_counts(tx, operations)
+    by_graph = [op for op in operations if isinstance(op, Settle) and op.run_graph is not None]
+    counts = ask_counts(tx, by_graph) if by_graph else Asked()
     runs = _lock_runs(tx, operations)
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
     known = ask_known(tx, operations)

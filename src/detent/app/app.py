@@ -11,6 +11,7 @@ from ..arguments import check_stored_id
 from ..definitions.context import current_frame, replaying
 from ..definitions.deciders import Decider
 from ..definitions.decisions import Recorded, TimerCancelled
+from ..definitions.functions import FunctionWorkflow
 from ..events import Event
 from ..kernel.operations import Start
 from ..keywords import shows
@@ -24,6 +25,7 @@ from .reports import subscribe
 from .run import Run, Runs, results_of
 from .settings import (
     APP_DEFAULTS,
+    NO_OPTIONS,
     SCHEDULE_DEFAULTS,
     START_DEFAULTS,
     AppSettings,
@@ -120,10 +122,10 @@ class App(Starts):
         return subscribe(self.engine.observer, function, events)
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
-        return self.options()._start_one(definition, args, kwargs)
+        return Starter(self, NO_OPTIONS)._start_one(definition, args, kwargs)
 
     def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        return self.options()._start_each(definition, calls)
+        return Starter(self, NO_OPTIONS)._start_each(definition, calls)
 
     @shows(StartOptions, defaults=START_DEFAULTS)
     def options(self, **options: Unpack[StartOptions]) -> Starter:
@@ -377,9 +379,10 @@ class Starter(Starts):
         self._options = options
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
-        if deciding.starts_instance(self._app.engine, definition):
+        is_function = isinstance(definition, FunctionWorkflow)
+        if not is_function and deciding.starts_instance(self._app.engine, definition):
             return self._begin(definition, deciding.first_input(definition, args, kwargs))
-        if keyed_starts.is_keyed(self._options):
+        if self._options is not NO_OPTIONS and keyed_starts.is_keyed(self._options):
             engine = self._app.engine
             return Run(engine, keyed_starts.start(engine, definition, [(args, kwargs)], self._options))
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]

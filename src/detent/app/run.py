@@ -55,7 +55,7 @@ class Run(RunFacts, Generic[R]):
         that paused it (`wait_paused=True` keeps waiting), or ResultTimeout.
         """
         engine = self._engine
-        seconds = check_timeout("run.result()", timeout)
+        seconds = None if timeout is None else check_timeout("run.result()", timeout)
         frame = blocking_frame("run.result()", "await the result of a run of detent.AsyncApp")
         if frame is not None:
             # A workflow waits without its worker, and a replay sees the same end.

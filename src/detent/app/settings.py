@@ -240,12 +240,13 @@ class Options:
 
 
 START_DEFAULTS = defaults_of_fields(Options)
+NO_OPTIONS = Options()
 
 
 def checked_options(given: Mapping[str, Any]) -> Options:
     """The options of a start, from its keywords."""
-    if not given:  # as in every app.start()
-        return Options()
+    if not given:
+        return NO_OPTIONS
     refuse_unknown(OPTIONS, given, START_DEFAULTS, kind="option", instead=_INSTEAD)
     return Options(**given)
 

@@ -172,7 +172,8 @@ class Definition(Spawner[P, R_co]):
         if self.is_async:
             refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
             return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
-        refuse_on_loop(frame, self.name, "call")
+        if frame.loop_thread is not None:
+            refuse_on_loop(frame, self.name, "call")
         return frame.drive(self.routine(frame, args, kwargs))
 
     def routine(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[Any]:

@@ -125,7 +125,8 @@ def _body(frame: Frame) -> Routine[Any]:
     if frame.suspending or (frame.waits and not definition.is_async):
         # The code swallowed the signal with a bare `except:`; it leaves anyway.
         raise Suspended
-    refuse_unawaited(frame)
+    if frame.unawaited is not None:
+        refuse_unawaited(frame)
     frame.check_deadline()  # a function without steps has not looked at it before
     return value
 

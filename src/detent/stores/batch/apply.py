@@ -199,7 +199,8 @@ def _look(tx: Tx, operations: Sequence[Operation], slots: SlotOffer | None) -> S
     # Also those of workers declared dead: who is, is not known yet.
     held = _ask_executions(tx, {_delivery(end) for end in _ends(operations)})
     known = ask_known(tx, operations)
-    counts = ask_counts(tx, operations)
+    by_graph = [op for op in operations if isinstance(op, Settle) and op.run_graph is not None]
+    counts = ask_counts(tx, by_graph) if by_graph else Asked()
     alive = {worker for worker, asked in liveness_of.items() if asked()}
     lost = {_delivery(end) for end in _ends(operations) if end.worker not in alive}
     return Seen(alive, runs(), held() - lost, known(), counts)

@@ -138,16 +138,9 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         (sql.insert_history, changes.history),
     ):
         send(tx, statement, rows)
-    if attributes := attribute_rows(changes.runs):
-        send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attributes)
-    if changes.appends:
-        append(tx, changes.appends)
-    if changes.drifted:
-        mark_drifted(tx, changes.drifted)
-    if deadlines := rows_of(changes.runs):
-        send(tx, sql.deadlines.insert, deadlines)
+    _write_beside(tx, changes)
     # Counted before anything is put down: what is put down looks by itself what has happened by now.
-    woken = readiness.count(tx, changes.settled, changes.now)
+    woken = bool(changes.settled) and readiness.count(tx, changes.settled, changes.now)
     if changes.parked:
         readiness.park(tx, changes.parked)
     if changes.waits:
@@ -162,10 +155,24 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         tx.send(sql.graphs.finish_rest, id=run, now=changes.now)
     for run, (signature, irregular) in sorted(changes.signatures.items()):
         tx.send(sql.graphs.set_graph, id=run, signature=signature, irregular=irregular)
-    woken = wake_waiting(tx, sorted(changes.over), changes.now) or woken
-    readiness.forget(tx, sorted(changes.unwaited))
+    if changes.over:
+        woken = wake_waiting(tx, sorted(changes.over), changes.now) or woken
+    if changes.unwaited:
+        readiness.forget(tx, sorted(changes.unwaited))
     canceled = [child for run in sorted(changes.canceled) for child in cancel_rest(tx, run, changes.now)]
     return woken, canceled
+
+
+def _write_beside(tx: Tx, changes: Changes) -> None:
+    """Write what few runs have: attributes, entries of streams, a mark of drift, deadlines."""
+    if attributed := [run for run in changes.runs if run.attributes]:
+        send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attribute_rows(attributed))
+    if changes.appends:
+        append(tx, changes.appends)
+    if changes.drifted:
+        mark_drifted(tx, changes.drifted)
+    if limited := [run for run in changes.runs if run.deadline is not None]:
+        send(tx, tx.sql.deadlines.insert, rows_of(limited))
 
 
 def execution_order(row: NewExecution | EndedExecution) -> tuple[str, str, int]:

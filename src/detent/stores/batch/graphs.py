@@ -64,17 +64,16 @@ class Asked(msgspec.Struct, frozen=True):
     hashes: Callable[[], list[tuple[Any, ...]]] = list
 
 
-def ask_counts(tx: Tx, operations: Iterable[Operation]) -> Asked:
-    """Ask for the counts and hashes that the settles of a batch may need; the locks are asked for before."""
+def ask_counts(tx: Tx, settles: Iterable[Settle]) -> Asked:
+    """Ask for the counts and hashes that these settles may need; the locks are asked for before."""
     wanted: set[tuple[str, str]] = set()
     parents: set[tuple[str, str]] = set()
-    for op in operations:
-        if isinstance(op, Settle) and op.run_graph is not None:
-            graph: Graph = op.run_graph.graph
-            run, node = op.key.run_id, op.key.node
-            parents.update((run, parent) for parent in graph.parents(node))
-            if op.plan.goes_on:
-                wanted.update((run, id) for id in _counted(graph, node))
+    for op in settles:
+        graph: Graph = op.run_graph.graph
+        run, node = op.key.run_id, op.key.node
+        parents.update((run, parent) for parent in graph.parents(node))
+        if op.plan.goes_on:
+            wanted.update((run, id) for id in _counted(graph, node))
     return Asked(_ask(tx, tx.sql.graphs.counts, wanted), _ask(tx, tx.sql.graphs.hashes, parents))
 
 
