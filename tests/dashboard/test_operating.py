@@ -11,7 +11,6 @@ import pytest
 import detent
 from detent import Queue, Rate
 from detent.app.views import history_events
-from detent.dashboard.spans import limit_of, limit_text, span_of, span_text
 from detent.stores.verbs import drains
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, VIEWER_TOKEN, Client, csrf_of
@@ -289,15 +288,3 @@ def test_the_line_and_the_pause_of_a_queue_are_one_transaction(
     monkeypatch.setattr(queue_verbs, "note", broken)
     assert operator(busy).act("pause-queue", queue="mail").status_code == 500
     assert not busy.queues["mail"].paused
-
-
-@pytest.mark.parametrize("text", ["90s", "5m", "2h", "1d", "1.5s"])
-def test_a_span_is_read_as_it_is_written(text: str) -> None:
-    assert span_text(span_of(text)) == text
-
-
-@pytest.mark.parametrize(
-    ("name", "text"), [("concurrency", "10"), ("rate", "100/1m"), ("fair", "yes"), ("aging", "5m")]
-)
-def test_a_limit_is_read_as_it_is_written(name: str, text: str) -> None:
-    assert limit_text(limit_of(name, text)) == text

@@ -12,6 +12,7 @@ import msgspec
 
 from ..definitions.blueprint import Blueprint
 from ..definitions.functions import Definition
+from ..durations import parse_duration
 from ..errors import CannotDecode
 from ..kernel.rows import Attribute
 from ..serialization.codec import Codec
@@ -19,16 +20,6 @@ from .command import looks_like_app
 
 ANYTHING = "*"  # the value of --waiting where no message is named
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?")
-_UNITS = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "min": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-    "w": timedelta(weeks=1),
-}
 
 
 def value_of(text: str) -> Any:
@@ -96,10 +87,10 @@ def hero(text: str) -> tuple[str, str]:
 
 def span(text: str) -> timedelta:
     """A duration: `90`, `90s`, `5m`, `2h`, `1d`."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is None:
-        raise click.BadParameter(f"{text!r} is not a duration; write 90, 90s, 5m, 2h or 1d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def span_or_moment(text: str) -> timedelta | datetime:

@@ -8,12 +8,12 @@ from typing import Any
 import click
 from rich.text import Text
 
+from ..app.limit_texts import parse_limit
 from ..app.queues import QueueStatus
 from ..kernel.queues import LIMITS, Rate
 from .command import Front, app_argument, command, json_option
 from .find_app import opened
 from .output import console, keep_whole, table, write_json
-from .parameters import span
 
 
 @click.group(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,19 +101,10 @@ def set_limits(app: str, queue: str, reset: bool, as_json: bool, **given: str | 
 
 def _limit(name: str, text: str) -> Any:
     """A limit as the API takes it."""
-    if name == "fair":
-        return text == "yes"
-    if text == "none":
-        return None
-    option = f"--{name.replace('_', '-')}"
     try:
-        if name in ("rate", "key_rate"):
-            count, _, per = text.partition("/")
-            return Rate(int(count), per=span(per))
-        return span(text) if name == "aging" else int(text)
-    except ValueError:
-        example = "100/1m" if "rate" in name else "5m" if name == "aging" else "10"
-        raise click.UsageError(f"{option} {text!r} is not understood; write {option} {example}") from None
+        return parse_limit(name, text)
+    except ValueError as error:
+        raise click.UsageError(f"--{name.replace('_', '-')} {error}") from None
 
 
 def _limits(one: QueueStatus) -> str:

@@ -12,7 +12,11 @@ LONGEST_REASON = 1_000
 
 
 class BadAction(ValueError):
-    """A form that lacks something; the message says what."""
+    """A form that is not accepted; the message says why, `field` names the field if it is one."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from ..app.limit_texts import parse_limit
 from ..kernel.queues import LIMITS
 from ..stores.verbs import drains
 from .documents.queues import TITLES, limit_values
 from .documents.source import Document, Source
 from .forms import Action, BadAction, Field, Values
-from .spans import limit_of
 
 QUEUE = Field("queue", "Queue", kind="hidden")
 WORKER = Field("worker", "Worker", kind="hidden")
@@ -37,16 +37,20 @@ def _resume_queue(source: Source, values: Values, name: str, reason: str) -> Doc
 
 def _set_limits(source: Source, values: Values, name: str, reason: str) -> Document:
     queue = source.app.queues[values["queue"]]
-    try:
-        given: dict[str, Any] = {limit: limit_of(limit, values[limit]) for limit in LIMITS if limit in values}
-    except ValueError as error:
-        raise BadAction(str(error)) from None
+    given: dict[str, Any] = {limit: _limit(limit, values[limit]) for limit in LIMITS if limit in values}
     present = queue.limits
     changed: Any = {limit: value for limit, value in given.items() if value != present[limit]}
     if not changed:
         raise BadAction("These are the limits that apply now. Change one of them.")
     queue.set(**changed)
     return {"queue": values["queue"], "changed": sorted(changed)}
+
+
+def _limit(limit: str, text: str) -> Any:
+    try:
+        return parse_limit(limit, text)
+    except ValueError as error:
+        raise BadAction(f"{limit}: {error}, or leave it empty", field=limit) from None
 
 
 def _present_limits(source: Source, values: Values) -> Values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ...app.limit_texts import limit_text
 from ...app.queues import QueueStatus
 from ...app.views import HistoryEvent, history_events
 from ...clock import from_micros
@@ -15,7 +16,6 @@ from ...stores.verbs import queue_figures, statistics
 from ...stores.verbs.queue_figures import MOST_PER_KEY
 from ...stores.verbs.queue_verbs import WAITING_COUNTED
 from ...stores.verbs.queues import history_of
-from ..spans import limit_text
 from .source import Document, Source
 from .workers import worker_documents
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...app.listing import STATES, Filters, find_runs
 from ...app.views import cursor_of, shown_state
+from ...durations import parse_duration
 from ...execution.failures import decode_error
 from ...kernel.rows import RunRow
 from .phases import phases
@@ -16,7 +18,6 @@ from .source import Document, Source, error_document
 
 PAGE = 50
 SCANNED = 1_000  # runs that a search by text looks at, before it asks to continue
-_SPANS = {"m": "minutes", "h": "hours", "d": "days"}
 NAMES = (
     "q",
     "type",
@@ -163,8 +164,9 @@ def _attribute(source: Source, text: str) -> dict[str, Any]:
 
 def parse_moment(name: str, text: str, now: datetime) -> datetime:
     """`2h` (two hours ago), `3d`, or a date and time of ISO 8601; without a zone it is UTC."""
-    if text[:-1].isdigit() and text[-1:] in _SPANS and len(text) < 8:
-        return now - timedelta(**{_SPANS[text[-1]]: int(text[:-1])})
+    if text[-1:].isalpha():  # digits alone are a date of ISO 8601
+        with suppress(ValueError, OverflowError):
+            return now - parse_duration(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

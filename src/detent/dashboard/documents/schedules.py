@@ -7,8 +7,8 @@ from ...app.listing import find_runs
 from ...app.schedules import Schedule
 from ...app.views import HistoryEvent
 from ...clock import from_micros
+from ...durations import duration_text
 from ...kernel.schedules import CODE, ScheduleRow
-from ..spans import span_text
 from .queues import line_document
 from .runs import run_documents
 from .source import Document, Source
@@ -93,7 +93,7 @@ def _document(source: Source, row: ScheduleRow, states: dict[str, str], ahead: i
         "state": one.state,
         "reason": one.reason,
         "error": one.error,
-        "when": f"every {span_text(one.every)}" if one.every is not None else one.cron,
+        "when": f"every {duration_text(one.every)}" if one.every is not None else one.cron,
         "cron": one.cron,
         "every_seconds": None if one.every is None else one.every.total_seconds(),
         "tz": one.tz,
