@@ -60,6 +60,10 @@ def serve(site: Any, app: App, host: str, port: int, token: str | None) -> None:
     """Serve until a signal."""
     import uvicorn
 
+    from ..dashboard.rendering import compile_templates
+
+    compile_templates()
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
