@@ -221,6 +221,51 @@ def test_what_a_schedule_starts_is_checked_when_it_is_declared() -> None:
         app.schedule("s", report, **{**GOOD, "queue": "fast"})
 
 
+def test_a_change_keeps_what_is_not_given(testing: TestingApp) -> None:
+    testing.include(report)
+    schedule = testing.schedules.create(
+        "poll", report, args=(Region("eu"),), cron="0 3 * * *", tz="Europe/Paris", overlap="skip", priority=5
+    )
+    testing.advance(days=1)
+    schedule.change(cron="30 4 * * *")
+    assert (schedule.cron, schedule.tz, schedule.overlap) == ("30 4 * * *", "Europe/Paris", "skip")
+    assert schedule.next() == [DAY + timedelta(days=1, hours=3, minutes=30)]
+    schedule.change(every=timedelta(hours=2), args=(Region("us"),))
+    assert (schedule.cron, schedule.every, schedule.tz) == (None, timedelta(hours=2), "UTC")
+    assert schedule.fired == 1
+    testing.advance(hours=2)
+    assert schedule.last_run is not None
+    assert (schedule.last_run.result(), schedule.last_run.row.priority) == ("us", 5)
+    assert [event.event for event in schedule.history()] == ["created", "changed", "changed"]
+
+
+def test_a_change_of_a_paused_schedule_does_not_start_it(testing: TestingApp) -> None:
+    testing.include(report)
+    schedule = testing.schedules.create("poll", report, args=(Region("eu"),), every=60)
+    schedule.pause()
+    schedule.change(every=10)
+    testing.advance(minutes=1)
+    assert (schedule.refresh().state, ids(testing)) == ("paused", [])
+    schedule.resume()
+    testing.advance(seconds=10)
+    assert len(ids(testing)) == 1
+
+
+def test_only_what_was_made_at_run_time_is_changed(testing: TestingApp) -> None:
+    hourly(testing)
+    with pytest.raises(InvalidScheduleState, match="change it there"):
+        testing.schedules["hourly"].change(every=60)
+    testing.include(report)
+    schedule = testing.schedules.create("poll", report, args=(Region("eu"),), every=60)
+    for wrong in ({}, {"cron": "x"}, {"every": 0.5}, {"evry": 60}, {"cron": None, "every": None}):
+        with pytest.raises(InvalidArgument):
+            schedule.change(**wrong)
+    with pytest.raises(TypeError):
+        schedule.change(args=())
+    schedule.change(every=60)  # the same again
+    assert [event.event for event in schedule.refresh().history()] == ["created"]
+
+
 def test_schedules_in_async_code(url: str) -> None:
     async def main() -> None:
         async with detent.AsyncApp(url, include=[report]) as app:
@@ -240,6 +285,8 @@ def test_schedules_in_async_code(url: str) -> None:
             [filled] = await made.backfill(datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC))
             assert filled.id == "rare@2020-01-01T00:00:00Z"
             await app.schedules["quick"].resume()
+            await app.schedules["rare"].change(every=3600)
+            assert (await made.refresh()).every == timedelta(hours=1)
             await app.schedules["rare"].delete()
             assert [event.event for event in await schedule.history()] == ["created", "paused", "resumed"]
 

@@ -40,6 +40,10 @@ class AsyncSchedule(ScheduleFacts):
         """See `Schedule.resume`."""
         self._row = await in_thread(lambda: verbs.resume(self._engine, self.name))
 
+    async def change(self, **terms: Unpack[ScheduleKeywords]) -> None:
+        """See `Schedule.change`."""
+        self._row = await in_thread(lambda: verbs.change(self._engine, self.name, terms))
+
     async def trigger(self) -> AsyncRun[Any]:
         """See `Schedule.trigger`."""
         return AsyncRun(self._engine, await in_thread(lambda: verbs.trigger(self._engine, self.name)))
@@ -110,6 +114,9 @@ class AsyncScheduleVerbs:
 
     async def resume(self) -> None:
         await (await self._schedules.get(self._name)).resume()
+
+    async def change(self, **terms: Unpack[ScheduleKeywords]) -> None:
+        await (await self._schedules.get(self._name)).change(**terms)
 
     async def trigger(self) -> AsyncRun[Any]:
         return await (await self._schedules.get(self._name)).trigger()

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
+
+import msgspec
 
 from ..arguments import (
     check_attributes,
@@ -33,7 +35,7 @@ from ..serialization.codec import Codec
 from ..stores.verbs.schedules import history_of
 from .engine import Engine
 from .firing import Declaration, RunTerms, start_of
-from .settings import SCHEDULE_DEFAULTS, ScheduleKeywords
+from .settings import SCHEDULE_DEFAULTS, CatchUp, Overlap, ScheduleKeywords
 from .starting import declared_queue, included
 from .views import HistoryEvent, history_events
 
@@ -156,6 +158,48 @@ def create(engine: Engine, one: Declaration) -> ScheduleRow:
     engine.control(lambda now: engine.store.create_schedule(one.row(RUN_TIME, now)))
     poke(engine)
     return find(engine, one.name)
+
+
+def change(engine: Engine, name: str, given: ScheduleKeywords) -> ScheduleRow:
+    """Change what a schedule that was made at run time is asked to do; what is not given stays."""
+    where = "schedule.change()"
+    engine.store.refuse_inside(where)
+    refuse_unknown(where, given, ScheduleKeywords.__annotations__)
+    if not given:
+        refuse(where, "cron", None, "give what is to change, for example cron='0 4 * * *'")
+
+    def changed(row: ScheduleRow, now: int) -> ScheduleRow:
+        terms = _keywords(engine, row, given)
+        terms.update(given)
+        return declaration(where, engine, name, row.job, **terms).row(RUN_TIME, now)
+
+    row: ScheduleRow = engine.control(
+        lambda now: engine.store.change_schedule(name, lambda stored: changed(stored, now), now=now)
+    )
+    poke(engine)
+    return row
+
+
+def _keywords(engine: Engine, row: ScheduleRow, given: ScheduleKeywords) -> ScheduleKeywords:
+    """The keywords that made a schedule, without those that `given` replaces."""
+    when, terms = row.when, msgspec.json.decode(row.terms, type=RunTerms)
+    kept: ScheduleKeywords = {
+        "jitter": timedelta(microseconds=when.jitter),
+        "overlap": cast(Overlap, when.overlap),
+        "catch_up": cast(CatchUp, when.catch_up),
+        "queue": terms.queue,
+        "priority": terms.priority,
+        "deadline": None if terms.deadline is None else timedelta(microseconds=terms.deadline),
+        "attributes": terms.attributes,
+    }
+    if given.get("every") is None and when.cron is not None:
+        kept |= {"cron": when.cron, "tz": when.tz}
+    if given.get("cron") is None and when.every is not None:
+        kept["every"] = timedelta(microseconds=when.every)
+    if "args" not in given and "kwargs" not in given:
+        call = engine.codec.decode(row.input)
+        kept |= {"args": call.get("args", ()), "kwargs": call.get("kwargs")}
+    return kept
 
 
 def poke(engine: Engine) -> None:

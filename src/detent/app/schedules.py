@@ -39,6 +39,16 @@ class Schedule(ScheduleFacts):
         """Fire again, from now on.  Firings that fell into the pause do not happen."""
         self._row = verbs.resume(self._engine, self.name)
 
+    def change(self, **terms: Unpack[ScheduleKeywords]) -> None:
+        """Change a schedule that was made at run time; what is not given stays as it is.
+
+            app.schedules["poll"].change(every=timedelta(minutes=10))
+
+        `cron` replaces `every`, and the other way round.  Its counts, its history and its last run stay.  A
+        schedule that the code declares is only changed there: `InvalidScheduleState`.
+        """
+        self._row = verbs.change(self._engine, self.name, terms)
+
     def trigger(self) -> Run[Any]:
         """Start a run now, beside the firings of the schedule; also while it is paused."""
         return Run(self._engine, verbs.trigger(self._engine, self.name))

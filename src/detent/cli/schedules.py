@@ -153,6 +153,36 @@ def create(
         _said(made, f"{brief_call(made.args)} {when(made)}".strip(), as_json=as_json)
 
 
+@command(example="detent schedules change shop:app poll --every 10m --overlap skip")
+@app_argument
+@name_argument
+@click.argument("args", metavar="[ARG]...", nargs=-1)
+@click.option("--cron", help="Five fields; replaces --every.")
+@click.option("--every", type=span_type, metavar="SPAN", help="So often: 30s, 5m; replaces --cron.")
+@click.option("--tz", help="The time zone of --cron.")
+@click.option("--jitter", type=span_type, metavar="SPAN", help="Fire up to so much later.")
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run is still active.")
+@click.option("--catch-up", type=click.Choice(CATCH_UPS), help="After downtime.")
+@click.option("--queue", help="Another queue than the workflow's own.")
+@click.option("--priority", type=int, help="A higher one runs sooner.")
+@json_option
+def change(app: str, name: str, args: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Change a schedule that was made at run time; what is not given stays.
+
+    Arguments are JSON, or else plain text; they replace all present ones.
+    """
+    with opened(app) as found:
+        schedule = found.schedules[name]
+        terms = {option: value for option, value in given.items() if value is not None}
+        if args:
+            codec = found.engine.services.codec
+            terms["args"], terms["kwargs"] = call_of(definition_of(found, schedule.type), codec, args)
+        if not terms:
+            raise click.UsageError("give what is to change, such as --every 10m")
+        schedule.change(**terms)
+        _said(schedule, f"{brief_call(schedule.args)} {when(schedule)}".strip(), as_json=as_json)
+
+
 @command(example="detent schedules pause shop:app nightly-report --reason 'the bank is closed'")
 @app_argument
 @name_argument
@@ -259,5 +289,5 @@ def _said(schedule: Schedule, what: str, *, as_json: bool) -> None:
         console().print(f"[green]✓[/] {schedule.name}: {what}")
 
 
-for _command in (list_command, create, pause, resume, trigger, backfill, next_command, delete):
+for _command in (list_command, create, change, pause, resume, trigger, backfill, next_command, delete):
     schedules.add_command(_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ...kernel.schedules import ScheduleRow
 from ..base_store import BaseStore
@@ -35,6 +35,12 @@ class ScheduleVerbs(BaseStore):
     def create_schedule(self, row: ScheduleRow) -> bool:
         """Store a schedule; twice the same: False.  Another one of that name is ScheduleConflict."""
         return self.write(lambda tx: schedules.create(tx, row))
+
+    def change_schedule(
+        self, name: str, changed: Callable[[ScheduleRow], ScheduleRow], *, now: int
+    ) -> ScheduleRow:
+        """Replace what a schedule was asked for; `changed` makes the new row from the stored one."""
+        return self.write(lambda tx: schedules.change(tx, name, changed, now=now))
 
     def declare_schedules(
         self,

@@ -228,6 +228,31 @@ def resume(tx: Tx, name: str, *, now: int) -> ScheduleRow:
     return row
 
 
+def change(tx: Tx, name: str, changed: Callable[[ScheduleRow], ScheduleRow], *, now: int) -> ScheduleRow:
+    """Replace what a schedule was asked for by `changed` of the stored one; the same again does nothing.
+
+    Its counts and its last run stay.  A schedule of the code is only changed there.
+    """
+    row = lock(tx, name)
+    if row.source == CODE:
+        raise InvalidScheduleState("change", name, "declared in the code", "change it there")
+    asked = changed(row)
+    if asked.fingerprint == row.fingerprint:
+        return row
+    retimed = row.timing != asked.timing
+    row.job, row.input, row.timing, row.terms = asked.job, asked.input, asked.timing, asked.terms
+    row.fingerprint, row.error, row.updated_at = asked.fingerprint, None, now
+    if retimed:  # with the same times, firings that were missed still happen
+        row.next_for, row.queued_for = asked.next_for, None
+        row.due_at = asked.due_at if row.state == ACTIVE else None
+    elif row.state == ACTIVE and row.next_for is not None:  # it may wait for a retry of what failed
+        row.due_at = rules.due_at(name, row.when, row.next_for)
+    save(tx, [row])
+    note(tx, history_of(name), "changed", {"by": "operator", "timing": row.timing}, now)
+    _tell(tx)
+    return row
+
+
 def delete(tx: Tx, name: str, *, now: int) -> None:
     """Forget a schedule; its runs stay.  One that the code declares cannot be deleted."""
     row = lock(tx, name)
