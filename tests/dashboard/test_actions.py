@@ -11,7 +11,7 @@ import detent
 from detent.dashboard.actions import ACTIONS
 from detent.dashboard.asgi import PLACES
 from detent.dashboard.forms import BadAction
-from detent.dashboard.typed_fields import fields_of, payload_of
+from detent.dashboard.typed_fields import described, fields_of, payload_of
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, Client, csrf_of
 from tests.dashboard.conftest import MakeClient, operator
@@ -175,7 +175,9 @@ def test_the_form_of_an_input_has_a_field_for_each_of_its_fields(shop: TestingAp
 
 
 def test_fields_have_the_kinds_of_their_types() -> None:
-    kinds = {one.label: (one.kind, one.required, one.choices) for one in fields_of(Parcel) or ()}
+    kinds = {
+        one.label: (one.kind, one.required, one.choices) for one in fields_of(described(Parcel) or ()) or ()
+    }
     assert kinds == {
         "Id": ("text", True, ()),
         "Euros": ("text", True, ()),
@@ -188,10 +190,10 @@ def test_fields_have_the_kinds_of_their_types() -> None:
     given = {"id": "o", "euros": "5", "express": "yes", "size": "m", "items": '["cup"]', "note": ""}
     values = {f"field.{name}": value for name, value in given.items()}
     expected = {"id": "o", "euros": 5, "express": True, "size": "m", "items": ["cup"]}
-    assert payload_of(Parcel, values) == expected
+    assert payload_of(described(Parcel) or (), values) == expected
     for name, wrong in (("euros", "many"), ("express", "perhaps"), ("items", "[")):
         with pytest.raises(BadAction, match=name):
-            payload_of(Parcel, {**values, f"field.{name}": wrong})
+            payload_of(described(Parcel) or (), {**values, f"field.{name}": wrong})
 
 
 def test_a_projection_is_rebuilt(shop: TestingApp) -> None:

@@ -117,6 +117,7 @@ PAGES = (
     "/schedule?name=nightly",
     "/workers",
     "/act/cancel?run=done",
+    "/act/create-schedule?workflow=parrot",
 )
 
 
@@ -253,6 +254,23 @@ def test_a_page_fits_a_phone_and_has_names_labels_and_landmarks(visit: Visit, pa
     page = visit(path, viewport={"width": 390, "height": 844}, login=path.startswith("/act"))
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate(CHECK) == []
+
+
+def test_a_schedule_is_previewed_and_made_without_javascript(visit: Visit, app: detent.App) -> None:
+    page = visit("/schedules", login=True, java_script_enabled=False)
+    page.get_by_role("link", name="New schedule").click()
+    page.get_by_label("Workflow").select_option("parrot")
+    page.get_by_role("button", name="Next").click()
+    page.locator("[name=name]").fill("weekly")
+    page.locator("[name='field.text']").fill("hello")
+    page.locator("[name=cron]").fill("0 3 * * 1")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("status").locator("li")).to_have_count(5)
+    page.locator("[name=reason]").fill("a new week")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator("#header h1")).to_have_text("weekly")
+    expect(page.locator("#history")).to_contain_text("a new week")
+    app.schedules["weekly"].delete()
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -246,6 +246,9 @@ CHANGES = (
     "reset-limits",
     "pause-schedule",
     "trigger",
+    "create-schedule",
+    "change-schedule",
+    "delete-schedule",
     "drain",
 )
 

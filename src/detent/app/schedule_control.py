@@ -53,7 +53,7 @@ def declaration(
     check_schedule_name(where, name)
     refuse_unknown(where, given, SCHEDULE_DEFAULTS, kind="option")
     asked: dict[str, Any] = {**SCHEDULE_DEFAULTS, **given}
-    timing = _timing(where, engine.clock.now(), asked)
+    timing = timing_of(where, engine.clock.now(), asked)
     args, kwargs = asked["args"], asked["kwargs"]
     if not isinstance(args, tuple | list):
         refuse(where, "args", args, "give the arguments of the run as a tuple, for example args=('eu',)")
@@ -101,7 +101,8 @@ def check_schedule_name(where: str, name: Any) -> str:
     return str(name)
 
 
-def _timing(where: str, now: int, asked: Mapping[str, Any]) -> Timing:
+def timing_of(where: str, now: int, asked: Mapping[str, Any]) -> Timing:
+    """Check when a schedule is to fire."""
     cron, every, tz, jitter = asked["cron"], asked["every"], asked["tz"], asked["jitter"]
     if (cron is None) == (every is None):
         refuse(where, "cron", cron, "give either cron='0 3 * * *' or every=timedelta(minutes=5)")

@@ -1,9 +1,9 @@
 """Actions: what an operator does, each with a reason that is written into the history with their name.
 
 An action is a row of ACTIONS: its words, its fields, and the function that performs it.  Pages and the API
-use the same rows.  Those of queues, schedules and workers are in operating.py.  Control verbs write
-the name and the reason in the transaction of the verb itself (`stores.operators`).  A fork and a message are
-committed first, and noted right after.
+use the same rows.  Those of queues, schedules and workers are in operating.py and schedule_forms.py.  Control
+verbs write the name and the reason in the transaction of the verb itself (`stores.operators`).  A fork and a
+message are committed first, and noted right after.
 """
 
 from __future__ import annotations
@@ -21,24 +21,17 @@ from ..errors import DetentError
 from ..stores.operators import acting
 from .documents.runs import RunFilters, parse_filters
 from .documents.source import Document, Source
-from .forms import Action, BadAction, Field, Values, check_reason
+from .forms import Action, BadAction, Field, Values, check_reason, fill_in
 from .operating import OPERATING
-from .typed_fields import fields_of, payload_of
+from .schedule_forms import SCHEDULING
+from .typed_fields import described, fields_of, payload_of
 
 AT_ONCE = 500  # runs that one bulk action changes
 
 
 def act(source: Source, action: Action, values: Values, *, name: str, reason: str) -> Document:
     """Perform an action for a person; the answer says what was done."""
-    fields = action.fields_for(source, values)
-    given = {
-        field.name: values.get(field.name, "").strip()
-        for field in fields
-        if field.name in values or field.kind != "limit"
-    }
-    missing = [field.label for field in fields if field.required and not given[field.name]]
-    if missing:
-        raise BadAction(f"Fill in: {', '.join(missing)}.")
+    given = fill_in(action, source, values)
     why = check_reason(reason)
     with acting(name, why):
         return action.perform(source, given, name, why)
@@ -163,7 +156,7 @@ def _execute(source: Source, values: Values, name: str, reason: str) -> Document
         payload = (
             msgspec.json.decode(values["payload"], type=dict[str, Any])
             if "payload" in values
-            else payload_of(plan.inputs[values["input"]], values)
+            else payload_of(described(plan.inputs[values["input"]]) or (), values)
         )
     except msgspec.MsgspecError as error:
         raise BadAction(f"The input is not a JSON object: {error}") from None
@@ -179,10 +172,10 @@ def _input_fields(source: Source, values: Values) -> tuple[Field, ...]:
     static = (DECIDER, INPUT, PAYLOAD)
     plan = source.engine.registry.decider(values.get("decider", ""))
     chosen = plan.inputs.get(values.get("input", ""))
-    fields = fields_of(chosen) if chosen is not None and "payload" not in values else None
-    if fields is None:
+    found = described(chosen) if chosen is not None and "payload" not in values else None
+    if found is None:
         return static
-    return (DECIDER, Field("input", "Input", kind="hidden"), *fields)
+    return (DECIDER, Field("input", "Input", kind="hidden"), *fields_of(found))
 
 
 def _rebuild(source: Source, values: Values, name: str, reason: str) -> Document:
@@ -315,5 +308,6 @@ ACTIONS = {
             done="The projection continues behind the event.",
         ),
         *OPERATING,
+        *SCHEDULING,
     )
 }  # fmt: skip

@@ -33,6 +33,7 @@ from .forms import BadAction
 from .headers import PAGE_HEADERS
 from .openapi import Parameter, Read, document
 from .pages import Desk
+from .schedule_forms import SHOWN, TIMING, preview
 
 log = logging.getLogger("detent.dashboard")
 Query = Mapping[str, str]
@@ -135,6 +136,11 @@ class Api:
                 lambda query: schedules.schedule_document(source, _needed(query, "name")),
             ),
             Read(
+                "/schedule/preview", f"The next {SHOWN} firings of a timing that is not stored.",
+                tuple(Parameter(field.name, field.hint or field.label) for field in TIMING),
+                lambda query: preview(source, query),
+            ),
+            Read(
                 "/workers", "Workers, and what they execute.", (),
                 lambda query: workers.worker_documents(source, executions=True),
             ),
@@ -189,9 +195,10 @@ class Api:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:
-                return _answer(
-                    _status(error, request), {"error": type(error).__name__, "message": _message(error)}
-                )
+                body = {"error": type(error).__name__, "message": _message(error)}
+                if isinstance(error, BadAction) and error.field:
+                    body["field"] = error.field
+                return _answer(_status(error, request), body)
 
         return endpoint
 

@@ -24,6 +24,7 @@ from ..errors import (
     DatabaseUnavailable,
     DetentError,
     RunNotFound,
+    ScheduleConflict,
     UnknownDefinition,
     UnknownQueue,
     UnknownSchedule,
@@ -35,7 +36,7 @@ from .api import Api
 from .documents.runs import BadFilter
 from .documents.source import Source
 from .feed import Feed, TooManyViewers
-from .forms import Action, BadAction
+from .forms import REASON, Action, BadAction
 from .headers import PAGE_HEADERS, answer_headers
 from .pages import PAGES, Desk, Page, View
 from .rendering import HERE, STATIC, Links, Parts, Renderer
@@ -258,7 +259,7 @@ class Site:
         values = dict(request.query_params)
         if action.present is not None:
             values = {**await run_in_threadpool(action.present, self.source, values), **values}
-        return await self._show_form(request, caller, action, values, problem="")
+        return await self._show_form(request, caller, action, values)
 
     async def _show_form(
         self,
@@ -267,8 +268,9 @@ class Site:
         action: Action,
         values: Mapping[str, str],
         *,
-        problem: str,
+        problem: Exception | None = None,
         status: int = 200,
+        preview: Mapping[str, Any] | None = None,
     ) -> Response:
         root = root_of(request)
         place = PLACES[action.target]
@@ -277,12 +279,15 @@ class Site:
             **common,
             "action": action,
             "values": values,
-            "problem": problem,
+            "problem": "" if problem is None else str(problem),
+            "problem_field": _field_of(problem),
+            "preview": preview,
+            "reason": REASON,
             "number": None,
             "place": place,
             "fields": await run_in_threadpool(action.fields_for, self.source, values),
         }
-        if action.target == "runs" and not problem:
+        if action.target == "runs" and problem is None:
             context["number"] = await run_in_threadpool(self._number, action, values)
         html, _ = self.renderer.page("action.html", context, root=root, now=self.source.now())
         return Response(html, status, media_type="text/html", headers=PAGE_HEADERS)
@@ -300,13 +305,16 @@ class Site:
         self._check_csrf(request, caller, form.get("csrf", ""))
         name = caller.identity.name
         try:
+            if action.preview is not None and form.get("preview"):
+                shown = await run_in_threadpool(action.preview, self.source, form)
+                return await self._show_form(request, caller, action, form, preview=shown)
             done = await run_in_threadpool(
                 act, self.source, action, form, name=name, reason=form.get("reason", "")
             )
         except (BadAction, BadFilter) as error:
-            return await self._show_form(request, caller, action, form, problem=str(error), status=400)
+            return await self._show_form(request, caller, action, form, problem=error, status=400)
         except DetentError as error:
-            return await self._show_form(request, caller, action, form, problem=str(error), status=409)
+            return await self._show_form(request, caller, action, form, problem=error, status=409)
         return RedirectResponse(self._behind(request, action, form, done), 303, PAGE_HEADERS)
 
     def _behind(
@@ -388,6 +396,16 @@ class Site:
 def root_of(request: Request) -> str:
     """The path that the dashboard is mounted at."""
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _field_of(problem: Exception | None) -> str:
+    """The field of the form that an error is about; empty if it is about no single one."""
+    match problem:
+        case BadAction():
+            return problem.field
+        case ScheduleConflict():
+            return "name"
+    return ""
 
 
 async def _form_of(request: Request) -> dict[str, str]:

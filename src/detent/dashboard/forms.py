@@ -11,6 +11,9 @@ Values = Mapping[str, str]
 LONGEST_REASON = 1_000
 
 
+REASON_HINT = "It is written into the history, with your name."
+
+
 class BadAction(ValueError):
     """A form that is not accepted; the message says why, `field` names the field if it is one."""
 
@@ -49,6 +52,10 @@ class Action:
     done: str = ""  # what the page says afterwards
     # Its fields, where they depend on what was chosen.
     typed: Callable[[Source, Values], tuple[Field, ...]] | None = None
+    # What the form shows before it is performed, where people can ask for that.
+    preview: Callable[[Source, Values], Document] | None = None
+    # The field that is chosen first: the other fields depend on it.
+    first: str = ""
 
     def fields_for(self, source: Source, values: Values) -> tuple[Field, ...]:
         """The fields of the form for what was chosen so far."""
@@ -59,11 +66,30 @@ class Action:
         return tuple(field.name for field in self.fields)
 
 
+REASON = Field("reason", "Reason", REASON_HINT)
+
+
+def fill_in(action: Action, source: Source, values: Values) -> Values:
+    """The values of the action's fields; BadAction if a required one is empty."""
+    fields = action.fields_for(source, values)
+    given = {
+        field.name: values.get(field.name, "").strip()
+        for field in fields
+        if field.name in values or field.kind != "limit"
+    }
+    missing = [field for field in fields if field.required and not given[field.name]]
+    if missing:
+        raise BadAction(f"Fill in: {', '.join(field.label for field in missing)}.", field=missing[0].name)
+    return given
+
+
 def check_reason(text: str) -> str:
     """The reason of an action: one line or more, not empty."""
     reason = text.strip()
     if not reason:
-        raise BadAction("Give a reason. It is written into the history, with your name.")
+        raise BadAction(f"Give a reason. {REASON_HINT}", field="reason")
     if len(reason) > LONGEST_REASON:
-        raise BadAction(f"The reason has {len(reason):,} characters; {LONGEST_REASON:,} are the most.")
+        raise BadAction(
+            f"The reason has {len(reason):,} characters; {LONGEST_REASON:,} are the most.", field="reason"
+        )
     return reason

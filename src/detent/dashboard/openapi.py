@@ -59,7 +59,11 @@ def document(reads: Iterable[Read], actions: Iterable[Action], server: str) -> d
                 "Error": {
                     "type": "object",
                     "required": ["error", "message"],
-                    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+                    "properties": {
+                        "error": {"type": "string"},
+                        "message": {"type": "string"},
+                        "field": {"type": "string", "description": "The field that is wrong."},
+                    },
                 }
             },
         },

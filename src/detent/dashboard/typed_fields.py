@@ -1,13 +1,16 @@
-"""Fields of a form from the fields of a class: texts, numbers, choices; JSON for everything else."""
+"""Fields of a form from the types of a class or a call: texts, numbers, choices; JSON for everything else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
+from ..definitions.blueprint import Blueprint
+from ..definitions.functions import Definition
 from .forms import BadAction, Field, Values
 
 PREFIX = "field."
@@ -31,23 +34,63 @@ _HINTS = {
 }
 
 
-def fields_of(cls: Any) -> tuple[Field, ...] | None:
-    """A field for each field of the class; None where the class is of a kind that is not known."""
-    found = _described(cls)
-    return None if found is None else tuple(_field(one) for one in found)
+def fields_of(found: Sequence[inspect.Field]) -> tuple[Field, ...]:
+    """A field of the form for each of them."""
+    return tuple(_field(one) for one in found)
 
 
-def payload_of(cls: Any, values: Values) -> dict[str, Any]:
-    """The values of a form, by the names of the class's fields; BadAction says which one is wrong."""
+def payload_of(found: Sequence[inspect.Field], values: Values) -> dict[str, Any]:
+    """The values of a form by name; BadAction says which one is wrong."""
     payload: dict[str, Any] = {}
-    for one in _described(cls) or ():
+    for one in found:
         text = values.get(PREFIX + one.encode_name, "").strip()
         if text or one.required:
             payload[one.encode_name] = _value(one, text)
     return payload
 
 
-def _described(cls: Any) -> Sequence[inspect.Field] | None:
+def texts_of(found: Sequence[inspect.Field], payload: Mapping[str, Any]) -> dict[str, str]:
+    """JSON values as the form shows them: what `payload_of` reads as the same."""
+    return {PREFIX + one.encode_name: _text(one, payload.get(one.encode_name)) for one in found}
+
+
+def _text(one: inspect.Field, value: Any) -> str:
+    if value is None:
+        return ""
+    type = _plain(one.type)
+    if isinstance(type, inspect.BoolType):
+        return "yes" if value else "no"
+    if isinstance(value, str) and (isinstance(type, _TEXTS) or _choices(type)):
+        return value
+    return str(value) if _choices(type) else msgspec.json.encode(value).decode()
+
+
+def described_call(definition: Definition[Any, Any] | Blueprint) -> Sequence[inspect.Field] | None:
+    """The parameters of a workflow; None where they cannot be listed, as of `*args`."""
+    if isinstance(definition, Blueprint):
+        return [
+            _parameter(name, type, required=not hasattr(definition.cls, name))
+            for name, type in definition.fields.items()
+        ]
+    several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if any(one.kind in several for one in definition.own_parameters):
+        return None
+    return [
+        _parameter(one.name, definition.types.known_hint(one.name), required=one.default is one.empty)
+        for one in definition.own_parameters
+    ]
+
+
+def _parameter(name: str, type: Any, *, required: bool) -> inspect.Field:
+    try:
+        found = inspect.type_info(Any if type is None else type)
+    except (TypeError, NameError):
+        found = inspect.AnyType()
+    return inspect.Field(name=name, encode_name=name, type=found, required=required)
+
+
+def described(cls: Any) -> Sequence[inspect.Field] | None:
+    """The fields of a class; None where it is of a kind that is not known."""
     try:
         found = inspect.type_info(cls)
     except (TypeError, NameError):  # a class of a library, or an annotation that cannot be resolved
@@ -112,4 +155,6 @@ def _value(one: inspect.Field, text: str) -> Any:
         return None if not text and _optional(one.type) else msgspec.json.decode(text)
     except (KeyError, ValueError, msgspec.DecodeError):
         wanted = "JSON" if not isinstance(type, inspect.IntType | inspect.FloatType) else "a number"
-        raise BadAction(f"{one.encode_name}: {text!r} is not {wanted}.") from None
+        raise BadAction(
+            f"{one.encode_name}: {text!r} is not {wanted}.", field=PREFIX + one.encode_name
+        ) from None
