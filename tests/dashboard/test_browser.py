@@ -108,6 +108,7 @@ PAGES = (
     "/runs/broken?tab=steps",
     "/runs/done?tab=history",
     "/runs/done?tab=messages",
+    "/runs/done?tab=streams",
     "/deciders",
     "/decider?name=account",
     "/instance?decider=account&id=a-1",

@@ -36,6 +36,7 @@ def pack(item: str) -> dict[str, str]:
 @workflow
 def fulfil(order: str, euros: int) -> str:
     receipt = charge("4111-1111", euros)
+    detent.append("log", receipt)
     pack(order)
     if euros > 100:
         detent.receive("approval")

@@ -91,6 +91,11 @@ class Api:
             Read("/run/timeline", "Attempts over time.", _RUN, self._timeline),
             Read("/run/messages", "Messages to the run.", _RUN, self._messages),
             Read(
+                "/run/streams", "Streams of the run; with `name`, the entries of one of them, 100 at a time.",
+                (*_RUN, Parameter("name", "A stream."), Parameter("after", "`next` of the page before.")),
+                self._streams,
+            ),
+            Read(
                 "/run/history", "What happened, newest first.", _RUN,
                 lambda query: {"history": run.history(source, self._row(query))},
             ),
@@ -172,6 +177,12 @@ class Api:
     def _messages(self, query: Query) -> Document:
         row = self._row(query)
         return {"messages": run.messages(self.source, row.id), "published": run.published(self.source, row)}
+
+    def _streams(self, query: Query) -> Document:
+        row = self._row(query)
+        if query.get("name"):
+            return run.stream_page(self.source, row.id, query["name"], after=_whole(query, "after") or 0)
+        return {"streams": run.streams(self.source, row)["streams"]}
 
     def _decider(self, query: Query) -> Document:
         return deciders.decider_document(self.source, _needed(query, "name"), cursor=query.get("cursor"))

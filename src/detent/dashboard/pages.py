@@ -58,7 +58,7 @@ def runs_page(desk: Desk, query: Query) -> View:
     return View("runs.html", "Runs", context)
 
 
-TABS = ("timeline", "graph", "steps", "messages", "history")
+TABS = ("timeline", "graph", "steps", "messages", "streams", "history")
 
 
 def run_page(desk: Desk, query: Query) -> View:
@@ -88,6 +88,8 @@ def run_page(desk: Desk, query: Query) -> View:
         context["steps"] = run.steps_page(source, items, _page_number(query))
     elif tab == "messages":
         context |= {"messages": run.messages(source, row.id), "published": run.published(source, row)}
+    elif tab == "streams":
+        context["streams"] = run.streams(source, row, query.get("stream", ""))
     else:
         context["history"] = run.history(source, row)
     return View("run.html", row.id[:80], context)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -142,6 +143,7 @@ def _environment() -> Environment:
         "number": text.number,
         "short_type": text.short_type,
         "json": json_html,
+        "line": line_html,
         "name": name_html,
     }
     environment.globals |= {"count": text.count, "spark": spark}
@@ -213,6 +215,13 @@ def json_html(value: Any) -> Markup:
             break
         pieces.append(Markup('<span class="{}">{}</span>').format(kind, piece) if kind else escape(piece))
     return Markup("").join(pieces)
+
+
+def line_html(value: Any) -> Markup:
+    """A value in a list: a text as it is, anything else as JSON on one line; cut after 1,000 characters."""
+    if not isinstance(value, str):
+        value = msgspec.json.encode(value, enc_hook=str).decode()
+    return Markup("<bdi>{}</bdi>").format(text.visible(value, 1_000))
 
 
 def _tokens(value: Any, depth: int) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,8 @@ from .source import Document, Source, error_document, seconds_between
 CHILDREN = 20
 MESSAGES = 200
 PUBLISHED = 1_000
+STREAMS = 50
+ENTRIES = 100  # of a stream that are read at once
 STEPS = 100  # on a page
 HISTORY = 500  # the newest lines
 WAITS = frozenset({"sleep", "receive"})
@@ -144,6 +146,38 @@ def published(source: Source, row: RunRow) -> list[Document]:
 
     found = source.engine.store.read(read)
     return [{"name": name, "value": source.value(text, name)} for name, text in found.items()]
+
+
+def streams(source: Source, row: RunRow, chosen: str = "") -> Document:
+    """The streams of the run, and the newest entries of one of them: the chosen one, else the first."""
+    found = source.engine.store.streams(row.id, limit=STREAMS)
+    places = {name: (first, last) for name, first, last in found}
+    name = chosen if chosen in places else next(iter(places), "")
+    entries: list[Document] = []
+    if name:
+        after = max(places[name][0] - 1, places[name][1] - ENTRIES)
+        entries = stream_page(source, row.id, name, after=after)["entries"]
+    return {
+        "streams": [{"name": name, "first": first, "last": last} for name, first, last in found],
+        "name": name,
+        "entries": entries,
+    }
+
+
+def stream_page(source: Source, run_id: str, name: str, *, after: int) -> Document:
+    """Entries of a stream beyond a position, in order."""
+    rows = source.engine.store.stream(run_id, name, after=after, limit=ENTRIES)
+    entries = [
+        {
+            "position": one.position,
+            "value": source.value(one.value, name),
+            "step": one.step,
+            "attempt": one.attempt,
+            "at": from_micros(one.appended_at),
+        }
+        for one in rows
+    ]
+    return {"name": name, "entries": entries, "next": rows[-1].position if len(rows) == ENTRIES else None}
 
 
 def history(source: Source, row: RunRow) -> list[Document]:

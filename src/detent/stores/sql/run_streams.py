@@ -19,7 +19,7 @@ class RunStreamStatements(msgspec.Struct, frozen=True):
     trim: str
     known: str
     page: str
-    names: str
+    next_name: str
     busy: str
 
 
@@ -42,12 +42,18 @@ SELECT s.position, s.step, s.attempt, s.value, s.appended_at
  WHERE s.run_id = :run_id AND s.name = :name AND s.position > :after
  ORDER BY s.position
  LIMIT :limit""",
-        names=f"""
-SELECT s.name, MIN(s.position), MAX(s.position)
-  FROM detent_streams s {d.by("PRIMARY")}
- WHERE s.run_id = :run_id
- GROUP BY s.name
- ORDER BY s.name""",
+        # One stream at a time: GROUP BY would read every entry of the run.
+        next_name=f"""
+SELECT x.name,
+       (SELECT s.position FROM detent_streams s {d.by("PRIMARY")}
+         WHERE s.run_id = :run_id AND s.name = x.name
+         ORDER BY s.position LIMIT 1),
+       (SELECT s.position FROM detent_streams s {d.by("PRIMARY")}
+         WHERE s.run_id = :run_id AND s.name = x.name
+         ORDER BY s.position DESC LIMIT 1)
+  FROM (SELECT s.name FROM detent_streams s {d.by("PRIMARY")}
+         WHERE s.run_id = :run_id AND s.name > :after
+         ORDER BY s.name LIMIT 1) x""",
         # Whether a run, or something that executes for it, may still append.
         busy="""
 SELECT CASE WHEN r.state IN ('finished', 'failed', 'canceled') THEN 0 ELSE 1 END,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ...errors import InvalidState
 from ...kernel.rows import EntryRow, NewEntry, RunState, Step
 from ..base_store import BaseStore
@@ -18,10 +20,10 @@ class RunStreamVerbs(BaseStore):
         with self._reading() as tx:
             return run_streams.page(tx, run_id, name, after=after, limit=limit)
 
-    def streams(self, run_id: str) -> list[tuple[str, int, int]]:
+    def streams(self, run_id: str, *, limit: int | None = None) -> list[tuple[str, int, int]]:
         """The names of a run's streams, with their first and last positions."""
         with self._reading() as tx:
-            return run_streams.names(tx, run_id)
+            return list(islice(run_streams.names(tx, run_id), limit))
 
     def streams_may_grow(self, run_id: str) -> bool:
         """Whether something can still be appended to streams of this run."""

@@ -6,7 +6,7 @@ workers append to one stream: a reader that has seen position 7 has seen all ent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...errors import RunNotFound
 from ...kernel.rows import EntryRow, NewEntry
@@ -56,9 +56,13 @@ def page(tx: Tx, run_id: str, name: str, *, after: int, limit: int) -> list[Entr
     return rows_to(EntryRow, rows)
 
 
-def names(tx: Tx, run_id: str) -> list[tuple[str, int, int]]:
-    """The streams of a run, with their first and last positions."""
-    return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.run_streams.names, run_id=run_id)]
+def names(tx: Tx, run_id: str) -> Iterator[tuple[str, int, int]]:
+    """The streams of a run by name, with their first and last positions."""
+    after = ""
+    while rows := tx.query(tx.sql.run_streams.next_name, run_id=run_id, after=after):
+        name, first, last = rows[0]
+        yield name, first, last
+        after = name
 
 
 def may_grow(tx: Tx, run_id: str) -> bool:
