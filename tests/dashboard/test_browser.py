@@ -82,6 +82,7 @@ def visit(browser: Browser, address: str) -> Iterator[Visit]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))

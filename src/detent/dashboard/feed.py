@@ -25,6 +25,7 @@ log = logging.getLogger("detent.dashboard")
 LONGEST = 1.0  # seconds between two looks while somebody watches
 SHORTEST = 0.2  # a busy database commits thousands of times in a second: people need no more than this
 SHARE = 0.05  # of the time that the feed may spend with rendering: workers may need the processor
+PAUSE = 3.0  # seconds at most until the next look, however long the last one took
 KEEP_ALIVE = 15.0  # seconds after which a silent connection gets a comment, so that proxies keep it open
 MOST_WAITING = 8  # messages that a slow viewer may be behind, before they get the whole page instead
 MOST_VIEWERS = 1_000
@@ -107,7 +108,7 @@ class Feed(Generic[K]):
                 for key in list(self._pages):
                     await self._look(key)
                 spent = time.monotonic() - began
-                await asyncio.sleep(max(SHORTEST, spent / SHARE - spent))
+                await asyncio.sleep(min(PAUSE, max(SHORTEST, spent / SHARE - spent)))
         finally:
             unfollow()
 
