@@ -35,6 +35,7 @@ PAGES = {
     "run-fan-out": "/runs/catalogue-lamps?tab=graph",
     "run-steps": "/runs/order-1900?tab=steps&node=charge_card",
     "run-history": "/runs/order-1904?tab=history",
+    "run-streams": "/runs/order-1004?tab=streams",
     "action": "/act/cancel?run=order-1901",
     "deciders": "/deciders",
     "decider": "/decider?name=subscription",
@@ -42,6 +43,8 @@ PAGES = {
     "projections": "/projections",
     "schedules": "/schedules",
     "schedule": "/schedule?name=nightly-report",
+    "schedule-new": "/act/create-schedule?workflow=newsletter&name=weekly-news&field.customer=ada"
+    "&cron=0+9+*+*+mon&tz=Europe/Paris&overlap=skip&preview=1",
     "queues": "/queues",
     "limits": "/act/set-limits?queue=mail",
     "workers": "/workers",
@@ -81,6 +84,10 @@ def serving() -> Iterator[str]:
         app.queues["newsletter"].pause("the provider is down")
         for customer in (*shop.CUSTOMERS, "ada", "ada", "grace"):
             app.options(queue="newsletter", key=customer).start(shop.newsletter, customer)
+        app.schedules.create(
+            "spring-sale", shop.newsletter, args=("ada",), cron="0 8 * * 1-5", tz="Europe/Paris"
+        )
+        app.schedules["spring-sale"].pause(reason="it begins in March")
         app.queues["mail"].set(concurrency=6)
         app.options(id="order-1950").start(shop.fulfil, "order-1950", "ada", ["kettle", "tray"], 81)
         yield f"http://localhost:{listening.getsockname()[1]}"

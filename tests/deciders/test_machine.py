@@ -9,6 +9,7 @@ import pytest
 
 import detent
 from detent import AsyncApp, RunNotFound
+from detent.app.machine import machine
 from detent.errors import ConfigurationError, InvalidState
 from detent.testing import TestingApp, record_effects
 from tests.deciders.declared import Create, MailSent, Order, Pay, PaymentTimeout, SendEmail, Ship, State
@@ -78,6 +79,16 @@ def test_only_the_newest_instances_are_looked_at_where_a_limit_is_given(
     testing.settle_down()
     assert ("created", "Pay", "paid") not in counts(testing.deciders.machine(Order, source=source, limit=1))
     assert ("created", "Pay", "paid") in counts(testing.deciders.machine(Order, source=source, limit=None))
+
+
+def test_only_so_many_decisions_are_followed_as_are_asked_for(testing: TestingApp) -> None:
+    testing.execute(Order, Create("o-1"))
+    testing.execute(Order, Pay("o-1", 5))
+    testing.execute(Order, Create("o-2"))
+    testing.settle_down()
+    for most, followed in ((1, 1), (2, 2)):
+        view = machine(testing.engine, Order, "history", None, decisions=most)
+        assert sum(edge.count for edge in view.observed) == followed
 
 
 def test_inputs_that_went_through_an_inbox_are_observed(testing: TestingApp) -> None:

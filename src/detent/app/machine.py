@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from ..clock import from_micros
@@ -94,14 +96,19 @@ class InstanceView(Generic[S]):
     history: tuple[PastDecision, ...]  # the newest decisions, in order
 
 
-def machine(engine: Engine, decider: Asked, source: str, limit: int | None) -> StateMachineView:
-    """The state machine of a decider: what it declares, and what its newest instances did."""
+def machine(
+    engine: Engine, decider: Asked, source: str, limit: int | None, *, decisions: int | None = None
+) -> StateMachineView:
+    """The state machine of a decider: what it declares, and what its newest instances did.
+
+    `decisions` bounds how many decisions of instances are followed, over all instances.
+    """
     ask_database("the state machine of a decider")
     bound = engine.services.bound(decider)
     most = _checked(EVERY if limit is None else limit)
     unreadable: dict[str, Exception] = {}
     if source == HISTORY:
-        seen = _followed(engine, bound, most, unreadable)
+        seen = _followed(engine, bound, most, unreadable, decisions)
     elif source == OBSERVATIONS:
         seen = _noted(engine, bound, most)
     else:
@@ -147,10 +154,15 @@ def _noted(engine: Engine, bound: LoadedDecider, limit: int) -> Sightings:
 
 
 def _followed(
-    engine: Engine, bound: LoadedDecider, limit: int, unreadable: dict[str, Exception]
+    engine: Engine,
+    bound: LoadedDecider,
+    limit: int,
+    unreadable: dict[str, Exception],
+    decisions: int | None,
 ) -> Sightings:
     """What the events of instances tell, one instance after the other."""
     seen = Sightings()
+    left = sys.maxsize if decisions is None else decisions
     walk = Walk(engine, None, {"type": bound.name, "limit": limit})
     while not walk.over:
         for row in walk.next_page():
@@ -158,7 +170,8 @@ def _followed(
                 continue
             steps = Sightings()  # of one that breaks off, nothing counts
             try:
-                for step in _steps(engine, Trace(bound), row.id):
+                for step in islice(_steps(engine, Trace(bound), row.id), left):
+                    left -= 1
                     steps.add(step.source, step.cause, step.target, terminal=step.terminal)
             except Exception as error:  # of its events, or of `evolve`: named, and no end of the view
                 unreadable[instance_of(row.id)] = error
@@ -166,6 +179,8 @@ def _followed(
             for key, count in steps.counts.items():
                 seen.add(*key, count=count)
             seen.terminal |= steps.terminal
+            if left <= 0:
+                return seen
     return seen
 
 

@@ -93,8 +93,11 @@ def fulfil(order: str, customer: str, items: list[str], euros: int) -> dict[str,
             return {"receipt": "", "parcel": ""}
     receipt = charge_card(order, "4111 1111 1111 1111", euros)
     detent.publish("progress", "paid")
+    detent.append("log", f"{euros} euros paid: {receipt}")
     pack.map(items)
+    detent.append("log", f"{len(items)} items packed")
     parcel = book_carrier(order)
+    detent.append("log", f"the carrier has {parcel}")
     send_email(f"{customer}@example.org", "Your order is on its way")
     return {"receipt": receipt, "parcel": parcel}
 

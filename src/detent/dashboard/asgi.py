@@ -259,7 +259,13 @@ class Site:
         values = dict(request.query_params)
         if action.present is not None:
             values = {**await run_in_threadpool(action.present, self.source, values), **values}
-        return await self._show_form(request, caller, action, values)
+        shown = None
+        if action.preview is not None and values.get("preview"):
+            try:
+                shown = await run_in_threadpool(action.preview, self.source, values)
+            except BadAction as error:
+                return await self._show_form(request, caller, action, values, problem=error, status=400)
+        return await self._show_form(request, caller, action, values, preview=shown)
 
     async def _show_form(
         self,

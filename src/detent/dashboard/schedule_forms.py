@@ -28,15 +28,22 @@ from .typed_fields import PREFIX, described_call, fields_of, payload_of, texts_o
 SHOWN = 5  # firings that a preview shows
 _WHERE = "schedule"
 
-NAME = Field("name", "Name", "Letters, digits and -_.: as in nightly-report")
+NAME = Field("name", "Name", "Such as nightly-report")
 WORKFLOW = Field("workflow", "Workflow", "What each firing starts", "choice")
 ARGUMENTS = Field("arguments", "Arguments", 'A JSON object, such as {"region": "eu"}', "json", required=False)
 TIMING = (
-    Field("cron", "Cron", "Minute, hour, day, month, day of the week: 0 3 * * *", "limit", required=False),
+    Field("cron", "Cron", "Such as 0 3 * * *", "limit", required=False),
     Field("every", "Or every", "Such as 30s, 5m, 2h, 1d", "limit", required=False),
-    Field("tz", "Time zone", "Of the cron expression, such as Europe/Paris", "limit", required=False),
-    Field("jitter", "Jitter", "Fire up to so much later, such as 30s", "limit", required=False),
-    Field("overlap", "If the last run is active", "", "limit", required=False, choices=OVERLAPS),
+    Field("tz", "Time zone", "Such as Europe/Paris", "limit", required=False),
+    Field("jitter", "Jitter", "Fire up to so much later", "limit", required=False),
+    Field(
+        "overlap",
+        "Overlap",
+        "If the last run is still active",
+        "limit",
+        required=False,
+        choices=OVERLAPS,
+    ),
     Field(
         "catch_up",
         "After downtime",

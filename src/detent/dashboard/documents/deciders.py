@@ -19,7 +19,8 @@ from .source import Document, Source, error_document
 
 INSTANCES = 50
 EVENTS = 200
-SEEN = 200  # instances that the observed state machine is made from
+SEEN = 50  # instances that the observed state machine is made from
+FOLLOWED = 2_000  # decisions of these instances, all together
 LETTERS = 50
 
 
@@ -71,7 +72,7 @@ def decider_document(source: Source, name: str, *, cursor: str | None = None) ->
 def _machine(source: Source, name: str) -> Document:
     """The state machine, declared and observed, laid out."""
     try:
-        return machine_document(machine(source.engine, name, "history", SEEN))
+        return machine_document(machine(source.engine, name, "history", SEEN, decisions=FOLLOWED))
     except DetentError as error:
         return {"states": [], "paths": [], "transitions": [], "note": str(error), "width": 0, "height": 0}
 

@@ -188,8 +188,8 @@ theme.addEventListener("click", () => {
 
 prepare(document);
 fitGraph();
-const here = document.querySelector(".nav [aria-current]");
-if (here) here.parentNode.scrollLeft = here.offsetLeft - (here.parentNode.clientWidth - here.offsetWidth) / 2;
+// On a phone, the navigation and the tabs are wider than the screen: show the current one.
+for (const here of document.querySelectorAll(".nav [aria-current], .tabs [aria-current]")) here.parentNode.scrollLeft = here.offsetLeft - (here.parentNode.clientWidth - here.offsetWidth) / 2;
 setInterval(() => tellTimes(document), 1000);
 document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
 window.addEventListener("pagehide", rest);
