@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -441,6 +442,25 @@ def test_a_mask_can_be_a_function_and_hides_what_it_fails_on(small: TestingApp) 
 
     document = Client(detent.dashboard(small, mask=rule)).api("run", id="one")
     assert "4111" not in str(document)
+
+
+def test_every_control_in_the_documentation_names_a_test_that_exists() -> None:
+    here = Path(__file__).parent
+    table = (
+        (here.parents[1] / "docs" / "dashboard.md")
+        .read_text()
+        .partition("## Threats")[2]
+        .partition("\n## ")[0]
+    )
+    written = set(
+        re.findall(r"^def (test_\w+)", "".join(p.read_text() for p in here.glob("test_*.py")), re.M)
+    )
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    for row in rows:
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= written, row
 
 
 def test_a_mask_is_a_list_of_names(small: TestingApp) -> None:
