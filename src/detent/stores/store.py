@@ -1,4 +1,4 @@
-"""Store: every verb once, over a driver.
+"""Store: every verb that writes, once, over a driver; reader.py has the reads.
 
 Each verb is one transaction.  Its docstring says what calling it twice does;
 `now` is an argument, in microseconds.
@@ -9,32 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..errors import AlreadyRunning, DatabaseUnavailable, RunNotFound
+from ..errors import AlreadyRunning, DatabaseUnavailable
 from ..kernel.advance import RunGraph
 from ..kernel.decide import Decide
 from ..kernel.operations import Operation, Settle
 from ..kernel.rows import (
     Attribute,
     Claimed,
-    ExecutionRow,
-    ExecutionState,
-    HeartbeatReading,
-    Message,
     NewExecution,
     RunEnd,
-    RunRow,
-    Step,
     WorkerRow,
 )
 from . import migrate as migrations
 from .batch import apply as batches
 from .batch import doubt
 from .claim_cursor import ClaimCursor
-from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch, rows_to
+from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
+from .reader import StoreReader
 from .verbs import cancel as canceling
-from .verbs import claims, control, deadlines, graphs, listing, nodes, retention, waiting
+from .verbs import claims, control, deadlines, graphs, nodes, retention
 from .verbs.deciders import DeciderVerbs
-from .verbs.heal import known_jobs
 from .verbs.queue_verbs import QueueVerbs
 from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
@@ -56,7 +50,9 @@ class PartlyApplied(Exception):
         self.error = error
 
 
-class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVerbs, VersionVerbs):
+class Store(
+    StoreReader, DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVerbs, VersionVerbs
+):
     """The verbs of Detent on one database."""
 
     # Schema
@@ -224,11 +220,6 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
         """Hand back what was leased under tokens whose claim was cut off; twice does nothing."""
         return self._again(self._claims, lambda tx: claims.disclaim(tx, worker, tokens))
 
-    def held_tokens(self, worker: str) -> set[str]:
-        """The tokens of all that a worker holds."""
-        with self._reading() as tx:
-            return {row[0] for row in tx.query(tx.sql.held_tokens, worker=worker)}
-
     def register(self, worker: WorkerRow) -> None:
         """Add a worker's row; twice is an error."""
         self._again(self._beats, lambda tx: claims.register(tx, worker))
@@ -271,31 +262,6 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
             ),
             self._beats,
         )
-
-    def read_heartbeat(
-        self, *, now: int, runs: Sequence[str] = (), claim_cursor: ClaimCursor | None = None
-    ) -> HeartbeatReading:
-        """Workers, timers, ready work, and which of these runs are paused or canceled."""
-        with self._beats.autocommit() as tx:
-            return claims.read_heartbeat(tx, runs=runs, now=now, claim_cursor=claim_cursor or ClaimCursor())
-
-    def workers(self) -> list[WorkerRow]:
-        with self._reading() as tx:
-            return claims.workers(tx)
-
-    def next_due(self, claim_cursor: ClaimCursor | None = None) -> int | None:
-        """When the next timer is due."""
-        with self._reading() as tx:
-            due: int | None = tx.query(
-                tx.sql.next_due, floor=claim_cursor.timers if claim_cursor is not None else 0
-            )[0][0]
-            return due
-
-    def next_deadline(self) -> int | None:
-        """When the next deadline of a run passes that is not over."""
-        with self._reading() as tx:
-            due: int | None = tx.query(tx.sql.deadlines.next)[0][0]
-            return due
 
     # Control
 
@@ -351,11 +317,6 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
 
     # Graphs
 
-    def graph(self, id: str) -> str | None:
-        """The stored text of a run's graph, or of the class's with that signature."""
-        with self._reading() as tx:
-            return graphs.read(tx, id)
-
     def save_graphs(self, texts: Mapping[str, str]) -> None:
         """Keep the graphs of classes, under their signatures; twice does nothing."""
         self.write(lambda tx: graphs.save(tx, texts))
@@ -367,27 +328,6 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
     def replace_graph(self, run_id: str, text: str, *, run_graph: RunGraph, now: int) -> None:
         """Give a paused run another graph, that of the run_graph; twice gives it the same again."""
         self.write(lambda tx: graphs.replace(tx, run_id, text, run_graph=run_graph, now=now))
-
-    def outdated(
-        self, type: str, signature: str, *, behind: str = "", limit: int = 100, version: str = ""
-    ) -> list[str]:
-        """Runs of a class that were last settled under another graph, and are not pinned elsewhere."""
-        asked = {"type": type, "signature": signature, "behind": behind, "limit": limit, "version": version}
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.graphs.outdated_runs, **asked)
-        return [row[0] for row in rows]
-
-    def unknown_jobs(self, *, before: int, limit: int = 100) -> list[tuple[str, str, int, str]]:
-        """Nodes that have been due since before then, and that no worker can run."""
-        with self._reading() as tx:
-            known = sorted(known_jobs(claims.workers(tx)))
-            rows = tx.query(
-                tx.sql.graphs.unknown_jobs,
-                before=before,
-                rows=batch([{"job": job} for job in known]),
-                limit=limit,
-            )
-        return [(row[0], row[1], row[2], row[3]) for row in rows]
 
     def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
         """Add a line to a run's history; twice adds two."""
@@ -405,11 +345,6 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
             rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
         return [(row[0], RunEnd(state=row[1], result=row[2], error=row[3])) for row in rows]
 
-    def existing(self, runs: Sequence[str]) -> set[str]:
-        """Those of the runs that are there."""
-        with self._reading() as tx:
-            return {row[0] for row in tx.query(tx.sql.existing, rows=batch([{"id": run} for run in runs]))}
-
     def _watch(self, rows: str) -> None:
         try:
             self.write(lambda tx: tx.run(tx.sql.watch_runs, rows=rows), unless_blocked=True)
@@ -418,98 +353,7 @@ class Store(DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVer
                 raise
             # A transaction that has not ended holds one of them.  Who waits looks again anyway.
 
-    # Reads
-
-    def run(self, run_id: str) -> RunRow:
-        row = self.find_run(run_id)
-        if row is None:
-            raise RunNotFound(run_id)
-        return row
-
-    def find_run(self, run_id: str) -> RunRow | None:
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.run, id=run_id)
-        return listing.to_runs(rows)[0] if rows else None
-
-    def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
-        """The newest runs that fit all filters (see listing.Wanted)."""
-        wanted = listing.Wanted(limit=limit, **filters)
-        # Our own connections are told never to sort.
-        with self._reading(self._sorting if wanted.sorts else None) as tx:
-            return listing.runs(tx, wanted)
-
-    def overdue(self, runs: Sequence[str], *, due: int) -> list[listing.Overdue]:
-        """What of these runs has been due since then or longer, longest first."""
-        with self._reading() as tx:
-            return listing.overdue(tx, runs, due=due)
-
-    def awaited(self, run_id: str) -> list[tuple[str, int]]:
-        """The topics that a parked run waits for, and how many events of each are missing."""
-        with self._reading() as tx:
-            return waiting.awaited(tx, run_id)
-
-    def runs_awaited(self, run_id: str) -> list[tuple[str, str]]:
-        """The nodes of a run that wait for other runs, and the ids of those."""
-        with self._reading() as tx:
-            return waiting.runs_awaited(tx, run_id)
-
-    def waiting(self, runs: Sequence[str]) -> set[str]:
-        """Those of the runs that are neither executed nor ready to be."""
-        with self._reading() as tx:
-            return waiting.waiting(tx, runs)
-
-    def executing(self) -> dict[str, int]:
-        """How much each worker executes at this moment."""
-        with self._reading() as tx:
-            return listing.executing(tx)
-
-    def executions(self, run_id: str) -> list[ExecutionRow]:
-        with self._reading() as tx:
-            return rows_to(ExecutionRow, tx.query(tx.sql.executions, id=run_id))
-
-    def last_reattempt(self, run_id: str, node: str) -> str | None:
-        """The error after which a node was last reattempted."""
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.graphs.last_reattempt, id=run_id, node=node)
-            return rows[0][0] if rows else None
-
-    def executions_of(
-        self, runs: Sequence[str], *, states: Sequence[ExecutionState], queue: str | None = None
-    ) -> list[ExecutionRow]:
-        """The executions of these runs in these states, and on this queue, in no order."""
-        with self._reading() as tx:
-            return listing.executions(tx, runs, states=states, queue=queue)
-
-    def journal(self, runs: Sequence[str]) -> dict[str, list[Step]]:
-        """All that was recorded of these runs."""
-        with self._reading() as tx:
-            return claims.journal(tx, runs)
-
-    def history(self, run_id: str) -> list[tuple[int, str, str]]:
-        with self._reading() as tx:
-            return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.history, id=run_id)]
-
-    def unread(self, run_id: str, name: str, *, limit: int) -> list[Message]:
-        """The oldest messages of that name that were not received yet."""
-        with self._reading() as tx:
-            return rows_to(Message, tx.query(tx.sql.unread_messages, run_id=run_id, name=name, limit=limit))
-
-    def published(self, run_id: str, name: str) -> str | None:
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.published, id=run_id, name=name)
-        return rows[0][0] if rows else None
-
     # Retention
-
-    def expired(self, *, before: int, beyond: retention.Place, limit: int) -> list[retention.Expired]:
-        """Runs that ended before then, longest ago first, beyond a place; some of them may not go yet."""
-        with self._reading() as tx:
-            return retention.expired(tx, before=before, beyond=beyond, limit=limit)
-
-    def going_with(self, parents: Collection[str], *, before: int) -> set[str]:
-        """Those of the runs that may go, or would if their own parents were gone; reads only."""
-        with self._reading() as tx:
-            return retention.going_with(tx, parents, before=before)
 
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
