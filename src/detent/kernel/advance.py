@@ -5,7 +5,7 @@ One instance plans for one run, inside the transaction that holds the run's lock
     1. A settled node counts for each of its followers.  A node is ready when all that
        it needs has settled, and is made ready by that settle and by no other.
     2. What is inline (expressions, conditions, empty spreads) is evaluated here and now,
-       and settles in turn, up to the frontier: what somebody has to execute.
+       and settles in turn, up to the frontier: the nodes that a worker has to execute.
     3. A node whose branch was not taken is skipped, and settles.
     4. The run is finished when its invisible end is ready: it needs every sink.
 
@@ -417,7 +417,7 @@ class Advance:
     # Values
 
     def _taken(self, id: str, node: Node) -> bool:
-        """Whether the run comes by here: its branch was chosen, and nothing before it has failed."""
+        """Whether the run reaches this node: its branch was chosen, and nothing before it has failed."""
         if self.graph.handled and any(self._failed(one) for one in self.graph.unless(id)):
             return False
         if node.branch is None:

@@ -81,7 +81,7 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
     """Where the stored hashes are not what they must be.
 
     A run that was healed has settled its nodes under several graphs; each hash must
-    be right under one of them, with all parents or with those that had settled by then.
+    be right under one of them, with all parents or with those that had settled before.
     """
     settled = [row for row in rows if row.ancestry_hash is not None or _counts(row)]
     latest: dict[str, ExecutionRow] = {}
@@ -101,9 +101,9 @@ def verify(run_id: str, graphs: Sequence[Graph], rows: Sequence[ExecutionRow]) -
 
 
 def _ways(row: ExecutionRow, parents: list[ExecutionRow]) -> Iterator[list[ExecutionRow]]:
-    """All parents, or those that had settled by then: in a healed run one may have come in between later.
+    """All parents, or those that had settled before: healing may have added a parent later.
 
-    Within one moment nobody can tell.
+    For equal times both are possible.
     """
     moment = row.finished_at or 0
     yield [parent for parent in parents if (parent.finished_at or 0) < moment]

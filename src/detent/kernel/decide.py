@@ -110,7 +110,7 @@ class Turn(msgspec.Struct, frozen=True):
     """A decision, encoded."""
 
     events: Sequence[Coded]
-    seen: Sequence[Any]  # the events as whoever reads them back sees them
+    seen: Sequence[Any]  # the events as they are read back from the database
     effects: Sequence[Coded] = ()
     timers: Sequence[Alarm] = ()
     cancels: Collection[str] = ()
@@ -153,7 +153,7 @@ class BoundDecider(Protocol):
         ...
 
     def told(self, turn: Turn) -> list[Any]:
-        """The events of a turn for whoever asked for it; the state may hold on to those it was shown."""
+        """The events of a turn, for the caller; the state may keep the objects that it was given."""
         ...
 
     def frozen(self, state: Any, run_id: str) -> str | None:

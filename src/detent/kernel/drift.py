@@ -9,7 +9,7 @@ A line is the workflow's main line, or one task that it started.  Every line is 
 from the journal until it asks for what the journal does not hold as done: its edge.
 
     1. Other arguments than recorded, and a result that today's types cannot read, are
-       differences wherever they are met.
+       differences at every place.
     2. When no line can go on, all that was recorded must have been asked for: something
        that comes first now was added before it.  Likewise where a line goes on beyond what
        was not recorded (a value, a spawn) and then meets what was.

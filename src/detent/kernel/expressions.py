@@ -211,7 +211,7 @@ def recorded(value: Any) -> Any:
 
 
 def outputs_in(value: Any) -> Iterator[str]:
-    """The nodes whose outputs or errors a stored value names.  Raises where it is not one of ours."""
+    """The nodes whose outputs or errors a stored value names.  Raises if it is not a stored value."""
     for data in _expressions(value, 0):
         for _, node in _references(data, 0):
             yield node
@@ -260,7 +260,7 @@ def evaluate(data: Any, outputs: Mapping[str, Any]) -> Any:
 
 
 def _multiplied(left: Any, right: Any) -> Any:
-    # Numbers only: "x" * 10**9 in a stored graph would take the memory of whoever evaluates it.
+    # Numbers only: "x" * 10**9 in a stored graph would fill the memory of the process that evaluates it.
     if not all(isinstance(side, int | float) for side in (left, right)):
         raise TypeError("only numbers can be multiplied")
     return left * right

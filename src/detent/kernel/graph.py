@@ -8,7 +8,7 @@ built at run time and frozen: then it is stored as JSON,
 and its signature is the SHA-256 of exactly that text.  Nothing in it is code: a job
 is a name that the app looks up among what it includes.
 
-Kinds of nodes.  `job` and `run` are the frontier: somebody has to execute or to end
+Kinds of nodes.  `job` and `run` are the frontier: a worker has to execute or to end
 something.  The others are inline: evaluated while the nodes before them settle.
 
     job      calls a step, a workflow or a method
@@ -60,7 +60,7 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     depends_on: tuple[str, ...] = ()
     value: Any = None  # of inline nodes: what they compute
     branch: tuple[str, bool] | None = None  # the condition, or the failed node, and the side of this node
-    otherwise: bool = False  # of a condition: somebody has thought of its other side
+    otherwise: bool = False  # of a condition: the graph says what happens if it is false
     arg: str | None = None  # of a spread: the parameter that receives the item
     run: str | None = None
     wait: float | None = None  # seconds, from ready to due
@@ -136,7 +136,7 @@ class Graph:
         return len(self.sinks) if id == END else len(self.needs[id])
 
     def find(self, text: str) -> str | None:
-        """The id of a node (or of an item of a spread) that somebody names by id or by name."""
+        """The id of a node (or of an item of a spread) that is given by id or by name."""
         if self._names is None:
             self._names = {node.name: id for id, node in self.nodes.items()}
         for known in (text if text in self.nodes else None, self._names.get(text)):
@@ -291,7 +291,7 @@ def thaw(text: str, signature: str | None, what: str) -> Graph:
 
 
 def read_export(text: str, what: str) -> Document:
-    """A graph that somebody hands us as JSON: checked in every respect, whatever it says of itself."""
+    """A graph from JSON text: checked completely, whatever it claims."""
     _refuse_duplicates(text, what)
     return validated(_decode(text, what), what)
 
@@ -453,7 +453,7 @@ def find_cycle(needs: Mapping[str, Iterable[str]]) -> list[str]:
     stuck = {id for id, count in left.items() if count > 0}
     if not stuck:
         return []
-    # Whoever is stuck needs somebody who is: go back until one comes again.
+    # Each stuck node depends on another one: follow them until a node repeats.
     path = [next(iter(sorted(stuck)))]
     while True:
         before = next(needed for needed in needs[path[-1]] if needed in stuck)

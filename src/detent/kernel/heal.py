@@ -5,7 +5,7 @@
 Readiness is recounted from what is done; nothing that is done runs again.
 
     1. A node that is gone: a warning where it is done, a reason to pause where it
-       was still to be executed and nobody knows it any more.
+       was still to be executed, and no code for it is left.
     2. A node that is not done and stands before one that is: bypassed, and counted as
        done, unless it is under way.
     3. What is scheduled although it is not ready in this graph is withdrawn; it comes
@@ -107,7 +107,7 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
         healing.counts[END] = Count(ends, len(graph.sinks))
     healing.finished = ends == len(graph.sinks) and not healing.undefined and not busy
     healing.finished = healing.finished or any(_concludes(graph, past[node]) for node in done)
-    # Somebody will settle a node whose followers have settled, or begin one that has attempts behind it.
+    # A worker may settle a node whose followers have settled, or begin one that had attempts before.
     healing.irregular = bool(
         len(counted) > len(done)
         or healing.withdrawn

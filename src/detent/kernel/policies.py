@@ -320,7 +320,7 @@ NO_RETRY = Retry(attempts=1)
 REATTEMPT = Retry(attempts=100)
 
 
-BETWEEN_TURNS = 0.2  # seconds: an innocent step is mostly done by then, and clears its run
+BETWEEN_TURNS = 0.2  # seconds: a step that does not crash is mostly done after that, and clears its run
 TURNS = 100
 
 

@@ -24,7 +24,7 @@ import msgspec
 from .policies import Retry
 
 LIVE, REBUILDING, RETIRED = "live", "rebuilding", "retired"
-LINGER = 30_000_000  # microseconds that a retired generation stays, for whoever is still reading it
+LINGER = 30_000_000  # microseconds that a retired generation stays, for readers that still use it
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -78,7 +78,7 @@ def may_take_over(rebuilt: ProjectionRow, live: ProjectionRow) -> bool:
 
 
 def retire(row: ProjectionRow, now: int) -> None:
-    """Put a generation out of use; it is dropped when nobody can be reading it any more."""
+    """Retire a generation; it is dropped when no reader can be using it any more."""
     row.state, row.failures, row.error = RETIRED, 0, None
     row.retry_at, row.updated_at = now + LINGER, now
 

@@ -399,7 +399,7 @@ class WorkerRow(Row):
     started_at: int
     beat_at: int
     lease_until: int
-    jobs: str = "[]"  # what it knows, so that others can tell what nobody does
+    jobs: str = "[]"  # what it can execute, so that others find jobs that no worker can
     version: str = ""  # of its code
     drain_at: int | None = None  # when an operator asked it to claim nothing more
 

@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     RECOVERED = "recovered"
     DEAD_LETTER = "dead_letter"  # an effect, a timer or an inbox that was given up, until it is replayed
     REPLAYED = "replayed"  # a dead letter that was taken up again
-    DISCARDED = "discarded"  # a dead letter that nobody wants any more
+    DISCARDED = "discarded"  # a dead letter that an operator has discarded
     CANCELED_BY_DECISION = "canceled_by_decision"  # a timer that was cancelled or replaced
 
 
@@ -138,11 +138,11 @@ def settle(execution: Claimed, ending: Ending) -> SettlePlan:
     if then is Then.STAYS:
         plan.topic = None
     elif then is Then.AGAIN:
-        plan.topic = None  # whoever waits for it waits on
+        plan.topic = None  # runs that wait for it keep waiting
         plan.again = next_attempt(execution, ending)
         plan.history = [_event(execution, ending)]
     elif execution.kind in LETTERS:
-        plan.topic = None  # a timer's key: nobody waits for it
+        plan.topic = None  # a timer's key: no run waits for it
     elif execution.kind == STEP:
         if then in (Then.PAUSES, Then.CANCELS):
             plan.topic = None
@@ -221,7 +221,7 @@ def under(run_state: str, plan: SettlePlan) -> SettlePlan:
         )
     # A new plan, for the same one is asked again when its transaction has to be repeated.
     if run_state in (RunState.FINISHED, RunState.FAILED):
-        # Nor does a node begin again; of a function's steps somebody may still want to know.
+        # A node does not begin again either.  A spawned step does: the function may still read its result.
         again = None if plan.again is not None and plan.again.kind == NODE else plan.again
         return msgspec.structs.replace(plan, run=None, goes_on=False, again=again)
     if run_state == RunState.PAUSED:
@@ -257,7 +257,7 @@ def recover(
     if execution.run_state == RunState.CANCELED and execution.kind in {STEP, NODE, *LETTERS}:
         return SettlePlan(state=ExecutionState.CANCELED, outcome=Outcome.CANCELED_BY_OPERATOR)
     if execution.run_state == RunState.FINISHED and execution.kind == NODE:
-        return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED)  # nobody needs it any more
+        return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.RECOVERED)  # no longer needed
     if execution.recoveries >= max_recoveries and execution.kind in LETTERS:
         return SettlePlan(state=ExecutionState.FAILED, outcome=Outcome.DEAD_LETTER, error=error)
     if execution.recoveries >= max_recoveries and execution.run_state != RunState.PAUSED:
