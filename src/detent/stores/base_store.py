@@ -109,7 +109,7 @@ class BaseStore:
 
     @contextmanager
     def defining(self, owner: str) -> Iterator[tuple[Tx, UserTx]]:
-        """A transaction of ours that holds locks, and the one in which a user defines tables.
+        """A transaction that holds locks of Detent, and the one in which a user defines tables.
 
         They are one, except where defining a table commits: there the locks must outlast that.
         """
@@ -138,7 +138,7 @@ class BaseStore:
     def refuse_inside(self, verb: str) -> None:
         """Raise TransactionMisused in the body of a transactional step: a write would not be part of it.
 
-        On SQLite, where there is one writer, it would also wait for that step for ever.
+        On SQLite, where there is one writer, it would also wait for that step forever.
         """
         if self.inside() is not None:
             raise TransactionMisused(verb)
@@ -158,7 +158,7 @@ class BaseStore:
     def _write_batch(self, line: Line | None, verb: Callable[[Tx], T]) -> T:
         """Run a verb of the committer; when a lock cannot be had, the committer decides what to do.
 
-        Without a line, somebody else calls it, and waits.
+        Without a line, the caller is not the committer, and waits.
         """
         if line is None:
             return self._again(self._writer, verb)

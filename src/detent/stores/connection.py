@@ -133,7 +133,7 @@ class Connection(SuspendedConnection):
     def perform(self, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
         """Run a verb in a transaction; `alone`: it is a single statement.
 
-        One frame holds the lock from its beginning to its end: an exception that somebody sets in this
+        One frame holds the lock from its beginning to its end: an exception that is set in this
         thread cannot come between, as it could in a generator that is suspended.
         """
         with self._lock:
@@ -231,7 +231,7 @@ class Pool(SuspendedPool):
         }
         self._free: list[Connection] = []
         self._connections: WeakSet[SuspendedConnection] = WeakSet()
-        self._closed = 0  # how often: a connection that somebody has at that moment is closed by him
+        self._closed = 0  # how often: a connection in use at that moment is closed when it comes back
         self._slots: Any = threading.BoundedSemaphore(size)
         self._guard: Any = threading.Lock()
 

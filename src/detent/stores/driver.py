@@ -29,8 +29,8 @@ T = TypeVar("T")
 log = logging.getLogger("detent")
 _ENCODER = msgspec.json.Encoder()
 LARGEST_BATCH = 3 * 1024 * 1024  # characters, of up to four bytes; MariaDB takes 16 MiB in one packet
-STOPPED_AFTER = 5  # seconds without a word inside a transaction of ours, after which the server ends it
-LOCK_WAIT = 5.0  # seconds that a statement of ours waits for a lock before it is tried again
+STOPPED_AFTER = 5  # seconds without a statement after which the server ends a transaction of Detent
+LOCK_WAIT = 5.0  # seconds that a statement of Detent waits for a lock before it is tried again
 SHARED = ("detent_counters", "detent_workers")  # tables whose rows are locked by operations of many runs
 RETRIED_FOR = 10.0  # seconds after which what is tried again and again counts as a database that is away
 LONGEST_NEWS = 7900  # bytes; PostgreSQL takes less than 8000
@@ -156,7 +156,7 @@ class Listener(Protocol):
 
 
 class Deferring(Protocol):
-    """Keeps statements until somebody wants an answer; inside of a transaction only."""
+    """Keeps statements until an answer is needed; inside a transaction only."""
 
     def defer(self, statement: str, params: Mapping[str, Any]) -> None: ...
 
@@ -260,7 +260,7 @@ class Driver(Protocol):
         ...
 
     def in_transaction(self, connection: Any) -> bool:
-        """Whether what was begun has not been ended; asks nobody."""
+        """Whether a transaction is open; does not ask the server."""
         ...
 
     def cursor(self, connection: Any) -> Any:
@@ -291,7 +291,7 @@ class Driver(Protocol):
     def broke(self, connection: Any, error: BaseException) -> bool:
         """Whether an error has ended the transaction on this connection, or may have.
 
-        If not, it is somebody else's: of another database, or made by the user.
+        If not, it belongs to another database, or the user has created it.
         """
         ...
 
@@ -368,7 +368,7 @@ class Tx:
             cursor.close()
 
     def send(self, statement: str, **params: Any) -> None:
-        """Execute before the commit, and before whatever is executed next; nobody asks what came of it."""
+        """Execute before the next statement or the commit; the result is not read."""
         if self._deferring is None:
             self.run(statement, **params)
         else:
@@ -451,7 +451,7 @@ def _largest_part(text: str) -> str:
 
 
 def send(tx: Tx, statement: str, rows: Sequence[Any]) -> None:
-    """The same where nobody wants to know how many, nor at once."""
+    """The same without the number of rows, and not at once."""
     if not rows:
         return
     text = batch(rows)

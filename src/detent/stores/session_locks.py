@@ -38,7 +38,7 @@ class SessionLock(ABC):
         if self._mine == worker.lock_no and (sure or self._alive()):
             return False
         self.leave()
-        # This does not block: a session of ours that was cut off may still hold the lock.  Then we
+        # This does not block: an earlier session that was cut off may still hold the lock.  Then we
         # count as alive, and the next heartbeat asks again.
         if self._try_lock(self._open(), worker.lock_no):
             self._mine = worker.lock_no

@@ -378,13 +378,13 @@ class Store(
         tx.run("DELETE FROM detent_waits WHERE 0")
 
     def cancel_within(self, tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
-        """End a run and its children in a transaction that somebody else will end."""
+        """End a run and its children in the caller's transaction."""
         canceled = self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
         tx.made_ready = True  # what has a compensation is undone by a worker
         return canceled
 
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
-        """Apply an operation in a transaction that somebody else will end."""
+        """Apply an operation in the caller's transaction."""
         applied = batches.apply(tx, [operation], helpers_wanted=True)
         tx.made_ready = tx.made_ready or applied.made_ready
         [answer] = applied.answers

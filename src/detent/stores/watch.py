@@ -98,7 +98,7 @@ class Watch:
                     return
 
     def look(self) -> None:
-        """Cut the connections that have waited since the last look, if the server answers nobody."""
+        """Cut the connections that have waited since the last look, if the server does not answer."""
         with self._guard:
             connections = list(self._connections)
         now = {id(one): number for one in connections if (number := self._driver.waiting(one)) is not None}

@@ -88,7 +88,7 @@ class Brought(msgspec.Struct):
     """What the decisions of a batch bring, beside rows."""
 
     begun: list[NewRun] = field(default_factory=list)  # instances that did not exist before
-    runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, for whoever takes their effects
+    runs: dict[str, NewRun] = field(default_factory=dict)  # the instances, to lease their effects
     states: list[tuple[BoundDecider, str, int, Any]] = field(
         default_factory=list
     )  # to be remembered once durable
@@ -168,7 +168,7 @@ class Deciding:
         return found
 
     def _find_inboxes(self) -> dict[str, tuple[int, bool]]:
-        """The latest attempt at emptying each inbox, and whether somebody is at it or has given up."""
+        """The latest attempt at emptying each inbox, and whether it executes or was given up."""
         runs = sorted({op.run_id for op in self._enqueues})
         if not runs:
             return {}
@@ -278,7 +278,7 @@ class Deciding:
         if instance.over:
             self._note(op, instance, given, Handled(InputState.IGNORED), arrived)
             return Decided()
-        # What a paused instance has begun itself may end; nobody else changes it meanwhile.
+        # Work that a paused instance has begun may end; other inputs wait.
         own = op.ends is not None and op.ends.key.run_id == op.run_id
         if self._paused(op.run_id) and not own:
             return InvalidState("execute an input of", op.run_id, "paused", "run.resume() continues it")
@@ -305,7 +305,7 @@ class Deciding:
             if key is not None:
                 self._silenced.add((op.run_id, key))
         self._note(op, instance, given, Handled(InputState.APPLIED, before, after), arrived)
-        asked = op.ends is None and arrived is None  # nobody asks for events that a letter has caused
+        asked = op.ends is None and arrived is None  # no caller waits for events that a letter has caused
         events = bound.told(turn) if asked else []
         return Decided(events=events, ended=self._end(instance, op.now) if instance.over else None)
 
@@ -367,7 +367,7 @@ class Deciding:
         )
 
     def enqueue(self, op: Enqueue) -> Enqueued | Exception:
-        """Put an input into an inbox, and call somebody to empty it."""
+        """Put an input into an inbox, and make the execution that empties it."""
         conflict = self._conflict(op)
         if conflict is not None:
             return conflict

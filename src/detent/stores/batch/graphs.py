@@ -148,7 +148,7 @@ class Going:
                 hashes=self._hashes[run],
             )
         elif op.now > advance.facts.now:
-            # What this settle makes ready cannot begin before it, whoever came first in the batch.
+            # What this settle makes ready cannot begin before it, whatever the order in the batch.
             advance.facts = msgspec.structs.replace(advance.facts, now=op.now)
         return advance
 

@@ -1,7 +1,7 @@
 """Readiness: what a parked run awaits, how much of it has happened, and waking it.
 
 A row of `detent_readiness` is one thing awaited: `required` events, `settled` of
-them so far.  Whoever counts an event or puts a run down holds that run's lock, so
+them so far.  A transaction that counts an event or parks a run holds that run's lock, so
 an event is either counted here or seen by the look that precedes the parking.
 """
 
@@ -23,7 +23,7 @@ def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
         {"run_id": run, "node": node, "increment": number} for (run, node), number in sorted(settled.items())
     ]
     if not write(tx, tx.sql.add_readiness, rows):
-        return False  # nobody waits for any of it
+        return False  # no run waits for any of it
     full = sorted({row[0] for row in tx.query(tx.sql.full_readiness, rows=batch(rows))})
     if not full:
         return False

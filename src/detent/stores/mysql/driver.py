@@ -66,7 +66,7 @@ else:
 
 _DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT, _PACKET_TOO_LARGE = 1062, 1146, 1317, 1205, 1153
 _TELLING = 200  # characters of a statement that name its table; its parameters come later
-# Deadlock, lock wait, a statement that somebody killed, one that took too long (MariaDB, MySQL).
+# Deadlock, lock wait, a statement that was killed, one that took too long (MariaDB, MySQL).
 # A row that changed since a snapshot was taken (MariaDB).
 _RETRY = frozenset({1213, _LOCK_TIMEOUT, _INTERRUPTED, 1969, 3024, 1020})
 # Too many clients, shutdown, a full disk, the network, a killed connection, a server that became read-only;
@@ -79,7 +79,7 @@ _MARK = "detent_step"  # the savepoint that marks the transaction of a user's co
 # Values of sql_mode in which our own statements, which share a transaction with users', mean something else.
 _MISLEADING = frozenset({"ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL", "HIGH_NOT_PRECEDENCE"})
 _LISTENING = "detent listens"
-IDLE_FOR = 7 * 24 * 3600  # seconds that a session of ours may be idle
+IDLE_FOR = 7 * 24 * 3600  # seconds that a session of Detent may be idle
 
 
 # In seconds, and the last one in milliseconds.
@@ -252,7 +252,7 @@ class MySqlDriver(ServerDriver):
             largest, version = cursor.fetchone()
             self.largest = int(largest) - min(65_536, int(largest) // 4)
             connection.largest = self.largest
-            if "mariadb" in version.lower():  # a process that is stopped inside a transaction holds nobody up
+            if "mariadb" in version.lower():  # a process that is stopped inside a transaction blocks no other
                 cursor.execute(f"SET SESSION idle_transaction_timeout = {STOPPED_AFTER}")
         self.unhurried(connection, lock_wait)
 
@@ -410,10 +410,10 @@ class MySqlDriver(ServerDriver):
 
 
 class MySqlListener:
-    """Sleeps in the server; whoever has news kills the sleep, not the session."""
+    """Sleeps in the server; a process with news kills the sleep, not the session."""
 
     longest = 20.0
-    # News that came between two sleeps found nobody to wake, and often more news follows the first:
+    # News between two sleeps found no sleep to kill, and often more news follows the first:
     # after a call the next sleeps are short.
     polls_after_news = (0.02, 0.1, 0.5)
 

@@ -177,7 +177,7 @@ class PostgresDriver(ServerDriver):
 
     def _parameters(self) -> dict[str, Any]:
         parameters = dict(self._defaults)
-        if "connect_timeout" in parameters:  # nobody who is impatient waits for the whole of it
+        if "connect_timeout" in parameters:  # a shorter wait of the caller limits it
             parameters["connect_timeout"] = min(
                 max(SHORTEST_TIMEOUT, ceil(self.patience)), parameters["connect_timeout"]
             )
@@ -436,7 +436,7 @@ class AdvisoryLocks(SessionLock):
 
 
 class Pause:
-    """Where nobody can call us: look again after a while."""
+    """For servers without notifications: look again after a while."""
 
     longest = 0.25
 

@@ -85,7 +85,7 @@ class Session:
         self._begun = False
 
     def defer(self, statement: str, params: Mapping[str, Any]) -> None:
-        """Run a statement whose answer nobody wants: with the next one, or with the commit."""
+        """Run a statement whose result is not read: with the next one, or with the commit."""
         self._later(Call(statement, params))
 
     def ask(self, statement: str, params: Mapping[str, Any]) -> Call:
@@ -194,7 +194,7 @@ class Session:
                 pass
             pgconn.exit_pipeline_mode()
         except BaseException:
-            self._connection.close()  # nobody knows what is still under way on it
+            self._connection.close()  # its state is unknown
             raise
         for call, (prepared, result) in zip(calls, answers, strict=True):
             if prepared is not None:
@@ -279,7 +279,7 @@ class Cursor:
 
 
 class PgConnection(psycopg.Connection[Any]):
-    """A connection of ours; once it has a session, its statements take the short way."""
+    """A connection of Detent; once it has a session, its statements go through libpq."""
 
     session: Session | None = None
     settings = ""  # statements that set what holds in one transaction
@@ -312,7 +312,7 @@ class PgConnection(psycopg.Connection[Any]):
         return self.waits + (self.session.asked if self.session is not None else 0)
 
     def __del__(self) -> None:  # type: ignore[override]  # psycopg passes the warning as an argument
-        # A thread that was late may have opened it after its store was closed: nobody else can close it then.
+        # A late thread may have opened it after its store was closed: then only that thread can close it.
         # In a forked child it is the parent's.
         if hasattr(self, "pgconn") and not self.closed and self._lineage == Lineage.count:
             self.close()

@@ -117,7 +117,7 @@ SELECT {events} FROM detent_events e
 SELECT {events} FROM detent_events e
  WHERE e.run_id = :id AND e.turn = :turn ORDER BY e.sequence""",
         insert_events=insert(d, "detent_events", columns_of(EventRow)),
-        # The last lock that a transaction takes, held until it commits: whence positions commit in order.
+        # The last lock that a transaction takes, held until it commits: so positions commit in order.
         bump="UPDATE detent_counters SET value = value + :count WHERE name = 'events'",
         counter="SELECT value FROM detent_counters WHERE name = 'events'",
         events_since=f"""

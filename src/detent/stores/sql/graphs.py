@@ -53,7 +53,7 @@ def _settled(d: Dialect) -> dict[str, str]:
 SELECT t.run_id, t.node, t.settled, t.required
   FROM {d.rows("run_id", "node")}
   {d.join("detent_readiness", "t")} ON t.run_id = x.run_id AND t.node = x.node""",
-        # Absolute values: whoever counts holds the run's lock.
+        # Absolute values: the transaction that counts holds the run's lock.
         put_counts=d.upsert_unless(
             "detent_readiness",
             columns_of(Readiness),
@@ -120,7 +120,7 @@ SELECT w.run_id, w.node FROM {d.rows("target")} {d.join("detent_waits", "w")} ON
 def _changed(d: Dialect) -> dict[str, str]:
     """What a deploy or an operator changes in the graph of a run."""
     return dict(
-        # Only what nobody has claimed since we looked, or what we hold ourselves.
+        # Only executions that were not claimed since they were read, or that the caller holds.
         withdraw=d.update(
             "detent_executions",
             (*KEYS, "finished_at", "mine"),

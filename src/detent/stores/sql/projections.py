@@ -52,7 +52,7 @@ SELECT {row}, (SELECT c.value FROM detent_counters c WHERE c.name = 'events') AS
          WHERE e.position > p.position ORDER BY e.position LIMIT 1) AS oldest
   FROM detent_projections p ORDER BY p.name {d.bytewise}, p.generation""",
         insert=d.insert_new("detent_projections", _ALL, KEY),
-        # The one consumer: whoever has the row.  Others leave it to him.
+        # The process that locks the row is the one consumer.  Others skip it.
         take=f"""
 SELECT {row} FROM detent_projections p {by_key} WHERE {one}
  {d.lock("p")} {d.skip_locked}""",

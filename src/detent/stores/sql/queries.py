@@ -232,7 +232,7 @@ SELECT r.finished_at, r.id, r.parent,
 SELECT r.id, r.parent, CASE WHEN {_EXPIRED} THEN 1 ELSE 0 END
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id""",
-        # Those that may go now, locked.  What somebody has in hand (a resume, another sweep) is left alone.
+        # Runs that may be removed now, locked.  Runs locked by others (a resume, another sweep) are skipped.
         removable=f"""
 SELECT r.id
   FROM {d.rows("id")}

@@ -1,6 +1,6 @@
 """SQLite: a file, WAL, full durability, many processes.
 
-Writers take turns.  Inside a process they queue on a lock of ours; between
+Writers take turns.  Inside a process they queue on a Python lock; between
 processes on SQLite's own, where `BEGIN IMMEDIATE` takes the lock before the
 first read, so that no transaction ever finds out in its middle that it must
 fail ("database is locked").
@@ -88,7 +88,7 @@ class SqliteDriver:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
 
     name = "SQLite"
-    lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # nothing of ours is locked by rows
+    lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # SQLite has no row locks
     ddl_commits = False
     keyed: frozenset[str] = frozenset()
     patience = 0.0  # there is no server

@@ -1,7 +1,7 @@
 """The file of a SQLite database: which one it is, and whether the path still names it.
 
 SQLite knows an open database by its descriptor, and its journal by its name.  After the file was deleted,
-moved or replaced, it writes on to a file that nobody finds, and a connection that is closed then may delete
+moved or replaced, it writes to a file that no path names, and a connection that is closed then may delete
 the journal of another database.  So inodes are compared:
 
     before a connection is used     nothing is written to a file that is known to be another

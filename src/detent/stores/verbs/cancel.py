@@ -62,7 +62,7 @@ def wake_waiting(tx: Tx, ended: Sequence[str], now: int) -> bool:
 
 
 def _call_back(tx: Tx, run_id: str, now: int) -> None:
-    """A run that was paused with its failure has nobody left to undo it: begin another attempt."""
+    """A run that was paused by its failure has no execution left to undo it: begin another attempt."""
     stopped = {
         (node, attempt)
         for node, attempt, outcome in tx.query(tx.sql.failed_attempts, id=run_id)

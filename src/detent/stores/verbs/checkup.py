@@ -80,7 +80,7 @@ def durability(store: Store) -> Durability:
 
 
 def commit_seconds(store: Store, *, tries: int = 5) -> float:
-    """How long a tiny transaction takes.  It writes a row and deletes it again: nobody ever sees it."""
+    """How long a tiny transaction takes.  It writes a row and deletes it again before the commit."""
     return statistics.median(_commit(store) for _ in range(tries))
 
 

@@ -1,6 +1,6 @@
 """Dead letters: what a decider's instance sent out or took in, and was given up.
 
-It stays given up, whatever settings say later, until somebody takes it up again or
+It stays given up, whatever settings say later, until an operator replays it or
 throws it away: under the instance's lock, so that of two who do so one comes first.
 """
 

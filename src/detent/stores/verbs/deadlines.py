@@ -1,7 +1,7 @@
 """Deadlines of runs that wait: noticed at their time, whether or not a worker has a free slot.
 
 A run with a deadline has a row in `detent_deadlines`.  At the deadline a worker claims the
-run out of turn and without a free slot, wherever it waits: in the queue, delayed, asleep.  The
+run out of turn and without a free slot, whether it waits in a queue, is delayed, or sleeps.  The
 claimed execution does not run its body.  It sees that the deadline has passed, undoes what
 there is to undo, and ends the run.  What executes at that moment looks at the deadline itself.
 """

@@ -49,7 +49,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None = None  # created then or later
     before: int | None = None  # created earlier
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    overdue: int | None = None  # something of it has been due since then or longer, and nobody took it
+    overdue: int | None = None  # an execution of it has been due since then or longer, and was not claimed
     waiting: bool = False  # it is neither executed nor ready to be
     on: str | None = None  # it waits for a message of that name
     beyond: tuple[int, str] | None = None  # created_at and id of the run where the page before ended
@@ -63,7 +63,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """An execution that is due, and that nobody took."""
+    """An execution that is due, and was not claimed."""
 
     run_id: str
     node: str

@@ -241,7 +241,7 @@ def _carry_on(tx: Tx, run: RunRow, run_graph: RunGraph, seen: dict[str, Past], n
 def _let_go_on(tx: Tx, run: RunRow, seen: Mapping[str, Past], now: int) -> bool:
     """A run that an error has paused goes on when that was the last thing that held it up.
 
-    One that somebody has paused stays so: whatever was begun again waits for the resume.
+    A paused run stays paused: what was begun again waits for the resume.
     """
     stuck = any(latest.stopped for latest in seen.values())
     if run.state != RunState.PAUSED:
@@ -278,7 +278,7 @@ def _recount(
 
 
 def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
-    """A spawned step of a durable function: its value is None, and whoever waits for it goes on."""
+    """A spawned step of a durable function: its value is None, and runs that wait for it continue."""
     row = latest_of(tx, run.id)[latest.node]
     if not latest.scheduled and not taken_up(run.state, latest.outcome or ""):
         raise InvalidState(
@@ -306,7 +306,7 @@ def _skip_scheduled(
     digest: str | None = None,
     result: str | None = None,
 ) -> None:
-    """Skip what waits.  Claiming takes no lock on the run: somebody may have begun it since we looked."""
+    """Skip what waits.  Claiming takes no lock on the run: a worker may have begun it since it was read."""
     skipped = tx.run(
         tx.sql.graphs.skip_execution,
         id=run_id,

@@ -70,10 +70,10 @@ def begin_generations(tx: Tx, versions: Mapping[str, int], now: int) -> bool:
 def _begin_next(
     tx: Tx, name: str, version: int, now: int, *, restart: bool = True, asked: bool = False
 ) -> int | None:
-    """Begin another generation beside the live one; None where somebody else just did."""
+    """Begin another generation beside the live one; None if another process just did."""
     under_way = in_state(_named(tx, name), REBUILDING)
     given_up = lock(tx, name, under_way.generation) if under_way is not None else None
-    # Whoever has the live one's lock decides about its successor.
+    # The process with the lock of the live one decides about its successor.
     if lock_live(tx, name) is None:
         return None
     rows = _named(tx, name)
@@ -118,13 +118,13 @@ def _insert(tx: Tx, row: ProjectionRow) -> None:
 
 
 def take(tx: Tx, name: str, generation: int) -> ProjectionRow | None:
-    """Lock a generation, unless somebody else has it; None then, and where there is none."""
+    """Lock a generation; None if another process has it, or if there is none."""
     rows = rows_to(ProjectionRow, tx.query(tx.sql.projections.take, name=name, generation=generation))
     return rows[0] if rows else None
 
 
 def lock(tx: Tx, name: str, generation: int) -> ProjectionRow | None:
-    """The same, waiting for whoever has it."""
+    """The same, waiting for the lock."""
     rows = rows_to(ProjectionRow, tx.query(tx.sql.projections.lock, name=name, generation=generation))
     return rows[0] if rows else None
 
@@ -148,9 +148,9 @@ def events_behind(tx: Tx, position: int, limit: int) -> list[EventRow]:
 
 
 def lock_live(tx: Tx, name: str) -> ProjectionRow | None:
-    """Lock the live generation, waiting for whoever has it.
+    """Lock the live generation, waiting for the lock.
 
-    Only with the lock of what is rebuilt, or of nothing else: nobody who has the live one waits for another.
+    Call it with no other lock than that of the generation that is rebuilt, so that no deadlock is possible.
     """
     known = in_state(_named(tx, name), LIVE)
     found = None if known is None else lock(tx, name, known.generation)

@@ -68,7 +68,7 @@ def going_with(tx: Tx, parents: Collection[str], *, before: int) -> set[str]:
             run, expired = known[run]
             if not expired:
                 return False
-        return True  # nobody above it is left
+        return True  # no ancestor is left
 
     return {run for run in parents if goes(run)}
 

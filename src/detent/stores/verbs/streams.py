@@ -15,7 +15,7 @@ FEW = 200  # events that an instance may be behind, to be read together with oth
 
 
 class Loaded(NamedTuple):
-    """An instance's state, and how it was come by."""
+    """An instance's state, and how it was computed."""
 
     sequence: int
     state: Any
@@ -103,7 +103,7 @@ def _folded(bound: BoundDecider, run: str, state: Any, after: int, head: int, pa
     for page in pages:  # (what the database raises meanwhile is no answer to anybody)
         try:
             state = bound.fold(state, _without_gap(run, page, sequence))
-        except Exception as error:  # of the code that reads events, or of `evolve`: it is, to whoever asks
+        except Exception as error:  # of the code that reads events, or of `evolve`: the caller gets it
             return Loaded(head, None, 0, error)
         sequence += len(page)
     if sequence != head:
