@@ -400,7 +400,7 @@ class Engine(Control):
         if replaying():
             return start
         self.services.lease(start.executions)
-        # Whoever cannot take all of it himself calls for help.
+        # Notify other workers when this one has no free slot.
         start.remote = any(row.state == ExecutionState.READY for row in start.executions)
         return start
 

@@ -6,7 +6,7 @@ committed at once, and under load batches grow by themselves.  An operation is a
 only after its commit.
 
 One thread at a time leads: it takes what is queued, commits it, answers it and hands on.
-A sync caller leads by itself where nobody else does: a hop to another thread would cost as
+A sync caller leads by itself if no other does: a hop to another thread would cost as
 much as the commit.  The main thread never leads, because a signal handler may raise in any
 line of it; the committer's own thread leads for it, and for asyncio callers.  Any other
 leader that is interrupted by an exception hands on, and its batch is looked up first.
@@ -155,7 +155,7 @@ class Committer:
     # Who leads
 
     def _join(self, entry: Entry) -> None:
-        """Queue it; where nobody leads, its caller does, or the committer's thread."""
+        """Queue it; if there is no leader, its caller leads, or the committer's thread."""
         with self._mutex:
             entry.prepare_to_wait()
             self._queue.append(entry)
@@ -187,7 +187,7 @@ class Committer:
             self._lead(entry)
 
     def _start_thread(self) -> bool:
-        """Whether there is a thread of ours, now."""
+        """Whether the committer has a thread, now."""
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name="detent-committer", daemon=True)
             try:
@@ -205,7 +205,7 @@ class Committer:
             if self._take_lead(leader, instead_of=_SERVER):
                 try:
                     self._lead(leader)
-                except BaseException as error:  # from the operations: nobody interrupts this thread
+                except BaseException as error:  # from the operations: this thread is not interrupted
                     for entry in self._batch:
                         if not entry.answered and entry not in self._asides:
                             entry.fail(error)
@@ -303,7 +303,7 @@ class Committer:
         Every line may be interrupted, and then all of it is done once more.
         """
         with self._mutex:
-            entry.gone = True  # it may come back into the queue with a batch; nobody hands on to it there
+            entry.gone = True  # it may come back into the queue with a batch, but must not lead there
             leads = self._leading is entry
             if not leads and entry in self._queue:
                 self._queue.remove(entry)
@@ -336,7 +336,7 @@ class Committer:
         for loop, group in loops.items():
             try:
                 loop.call_soon_threadsafe(resolve, group)
-            except RuntimeError:  # that loop is over, nobody waits there any more
+            except RuntimeError:  # that loop is closed, nothing waits there any more
                 continue
 
     # One batch

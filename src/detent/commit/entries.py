@@ -46,7 +46,7 @@ class Entry:
         self.done = False  # the caller has been told
         self.cancelled = False  # the asyncio caller, while this was on its way
         self.doubted = False  # its commit may have gone through: look it up before the next try
-        self.retried = False  # it was in doubt once: "somebody else did it" may mean ourselves
+        self.retried = False  # it was in doubt once: "another writer did it" may mean this process
         self.reason: Exception | None = None  # why the last try aside did not commit it
         self.tries = 0  # aside
         self.gone = False  # its caller was interrupted: it waits no more, and cannot lead

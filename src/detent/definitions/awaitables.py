@@ -1,6 +1,6 @@
 """Awaitable calls: a call that can never be awaited, or is not, is an error.
 
-Python only warns about a coroutine that nobody awaits, when it is collected.  In a workflow that
+Python only warns about a coroutine that was not awaited, when it is collected.  In a workflow that
 means a step that did not run, in a run that looks finished.  So a call of an async step from a `def`
 workflow raises at once, and a workflow that returns without having awaited a call fails.
 """

@@ -138,7 +138,7 @@ class Decider(Generic[State, Input, Event, Effect]):
     snapshot_every: ClassVar[int | None] = 500  # events; None: never
     snapshot_version: ClassVar[int] = 1  # another number: forget the snapshots that there are
     observe: ClassVar[bool] = False  # record every input, also what changes nothing
-    input_ids_kept: ClassVar[timedelta | None] = None  # since the arrival of an input; None: for ever
+    input_ids_kept: ClassVar[timedelta | None] = None  # since the arrival of an input; None: forever
     retry: ClassVar[Retry] = EFFECTS
     timeout: ClassVar[timedelta | float | None] = None  # of one attempt at an effect
     queue: ClassVar[str | None] = None

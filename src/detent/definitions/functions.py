@@ -132,7 +132,7 @@ class Definition(Spawner[P, R_co]):
 
     @property
     def needed(self) -> list[str]:
-        """The parameters that somebody has to give a value for."""
+        """The parameters that need a value."""
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return [p.name for p in self.own_parameters if p.default is p.empty and p.kind not in several]
 

@@ -142,7 +142,7 @@ def check_key_option(where: str, key: Any) -> KeyOption:
 
 
 def made(cls: type[T]) -> T:
-    """An object of a definition's class; one that needs arguments has to be made by whoever includes it."""
+    """An object of a definition's class; if it needs arguments, include an object instead of the class."""
     missing = [p for p in inspect.signature(cls).parameters.values() if p.default is p.empty]
     if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in missing):
         raise DefinitionError(

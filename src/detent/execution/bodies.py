@@ -101,7 +101,7 @@ async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody cancelled the step: it awaited something that was.
+        # The step was not cancelled: it awaited something that was.
         raise RuntimeError(f"step {step.name!r} awaited something that was cancelled") from error
     finally:
         step_var.reset(token)
@@ -144,7 +144,7 @@ async def _guarded(name: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _ended(task: asyncio.Task[Any], limit: float | None) -> None:
-    """Wait until the task has ended, at most `limit` seconds; a cancellation of ours is passed on to it."""
+    """Wait until the task has ended, at most `limit` seconds; a cancel of the caller reaches it, too."""
     loop = asyncio.get_running_loop()
     until = None if limit is None else loop.time() + limit
     while not task.done():
@@ -201,7 +201,7 @@ class _Outdated(Exception):
 
 
 class _Own(Exception):
-    """An error of the user's that looks like trouble with a database, and is none of ours."""
+    """An error of the user's own database, which must not be taken for one of Detent's."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -256,7 +256,7 @@ def _attempt(services: Services, body: TransactionalBody, tries: _Tries) -> Any:
 
 
 class _Tries:
-    """How often a transactional body was called in vain, and the waits in between."""
+    """How often a transactional body had to be repeated, and the waits in between."""
 
     def __init__(self, services: Services, body: TransactionalBody) -> None:
         self._services = services

@@ -43,7 +43,7 @@ class Memory:
         self._guard = threading.Lock()
 
     def take(self, run_id: str) -> tuple[int, Any] | None:
-        """Take a state out: whoever has it may change it, and puts it back when that is durable."""
+        """Take a state out: the caller may change it, and puts it back when the change is durable."""
         with self._guard:
             return self._states.pop(run_id, None)
 

@@ -102,7 +102,7 @@ class Idling:
         self.main: asyncio.Task[Any] | None = None
 
     def close(self) -> None:
-        """Nobody will be asked to leave any more."""
+        """Stop asking waits to leave."""
         self._on_idle = _stay
         self._frame = None
 

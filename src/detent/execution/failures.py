@@ -55,7 +55,7 @@ def describe(error: BaseException) -> Error:
 
 
 def _from_user_code(error: BaseException) -> BaseException:
-    """The error without the frames of Detent that lie above the user's: nobody looks for the fault there."""
+    """The error without the frames of Detent that lie above the user's: the fault is not there."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next

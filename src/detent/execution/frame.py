@@ -458,7 +458,7 @@ class FrameCore(Appending):
                 self.drifted(entry, call)
 
     def drifted(self, entry: kernel_rows.Step, text: str, *, strict: bool = False) -> None:
-        """Pause the run, unless somebody accepts that the record answers another question."""
+        """Pause the run, unless an operator has accepted that the record is of another call."""
         accepted = entry.seq < self.journal.accepted
         strict = strict or self.definition.strict or not self.services.lenient
         if strict and not accepted:

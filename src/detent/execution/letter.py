@@ -67,7 +67,7 @@ class Letter(Work):
         raise NotImplementedError
 
     def _failure(self, error: BaseException) -> Ending:
-        """Once more, later; or given up, until somebody replays it."""
+        """Once more, later; or given up, until an operator replays it."""
         stored, failures = encode_error(error), self.claimed.failures + 1
         wait = self._wait(failures, error)
         if wait is None:
@@ -173,10 +173,10 @@ class InboxLetter(Letter):
             for row in rows:
                 try:
                     given.append(self._given(row))
-                except PayloadError as error:  # those before it are given all the same
+                except PayloadError as error:  # the inputs before it are given anyway
                     unfit = error
                     break
-            if given or unfit is None:  # nothing left: it settles, unless something has come by now
+            if given or unfit is None:  # nothing left: it settles, unless an input has arrived meanwhile
                 answer = yield from self._decided(given, drain=True)
                 unfit = answer.error or unfit
                 more = answer.more

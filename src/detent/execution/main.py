@@ -86,7 +86,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
             raise frame.signal
         what = f"the result of {frame.definition.name!r}"
         result = frame.encode(value, what, frame.definition.returns)
-        frame.services.codec.decode(result, frame.definition.returns, what)  # whoever asks must get it back
+        frame.services.codec.decode(result, frame.definition.returns, what)  # as run.result() will do
         if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
             yield from frame.checkpoint()
     except Canceled:

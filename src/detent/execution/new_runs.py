@@ -177,7 +177,7 @@ class _Empty:
 
 
 def read_graph(text: str, what: str, now: int) -> tuple[str, str]:
-    """A graph that somebody hands us as JSON: validated, frozen anew, signed; its text and signature."""
+    """A graph from JSON text: validated, frozen anew, signed; its text and signature."""
     document = read_export(text, what)
     moment = from_micros(now)
     return freeze(Document(version=VERSION, name=document.name, nodes=document.nodes, frozen_at=moment))

@@ -88,7 +88,7 @@ class Processes:
                 raise Abandoned
             child = self._idle.pop() if self._idle else Child()
             if not self._started:
-                # Goes before multiprocessing's own, which would wait for the idle ones for ever.
+                # Goes before multiprocessing's own, which would wait for the idle ones forever.
                 atexit.register(self.close)
                 self._started = True
             self._busy.add(child)
@@ -228,7 +228,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)  # whatever goes on: nobody waits for it any more
+    os._exit(1)  # at once: nothing waits for this process any more
 
 
 def _answer(pipe: Connection, call: bytes) -> tuple[bytes, bytes]:

@@ -4,7 +4,7 @@
 
 The row's lock makes this the only consumer, and one transaction makes it once.  An event that
 cannot be applied ends its batch: the batch is rolled back and gone through again up to that
-event, and the row says what is wrong.  A lost database, or a deadlock, is nobody's fault: the
+event, and the row says what is wrong.  A lost database, or a deadlock, is not the fault of the event: the
 same again.
 """
 
@@ -36,7 +36,7 @@ from .services import Services
 from .transactions import AsyncTransaction
 
 log = logging.getLogger("detent.projections")
-BUDGET = 0.05  # seconds of applying after which a batch ends: on SQLite nobody else writes meanwhile
+BUDGET = 0.05  # seconds of applying after which a batch ends: on SQLite no other process can write meanwhile
 NEAR = 500  # events before the end, from where on a rebuild tries to take over
 BREATH = 0.005  # seconds after which others on the loop have their turn
 
@@ -47,7 +47,7 @@ class Progress(Enum):
     MORE = "more"  # something was done, and more is left
     REACHED = "reached"  # something was done, as much as there was
     DONE = "done"  # nothing is left to do
-    BUSY = "busy"  # somebody else has it
+    BUSY = "busy"  # another process has it
     WAITS = "waits"  # for the time to be tried again
 
 
@@ -96,7 +96,7 @@ class Runner:
                     poison = _Poisoned(self._first, error)
 
     def _abandon_if_ending(self) -> None:
-        """What fails while the app is closed says nothing about the event: whoever comes next will see."""
+        """An error while the app closes does not block the event: the next process tries it again."""
         if self.ending.is_set() or self.crashed.is_set():
             raise Abandoned
 
@@ -112,7 +112,7 @@ class Runner:
             if poison is None and row.waits(now):
                 return Progress.WAITS
             if poison is not None and poison.position <= row.position:
-                return Progress.MORE  # somebody else got past it meanwhile
+                return Progress.MORE  # another process got past it meanwhile
             near = poison is None and self._is_near(tx, row, limit)
             # Under its lock the live one does not move on: so what is rebuilt catches up with it here and
             # now, however many events come in.
@@ -129,7 +129,7 @@ class Runner:
                 self._block(plan, row, poison, now)
             elif events:
                 moved_to(row, self._apply(plan, tx, items, events, BUDGET), now)
-            else:  # nothing is there up to the head: somebody has removed events by hand
+            else:  # there are no events up to the head: they were removed by hand
                 moved_to(row, max(row.position, head), now)
             try:
                 tx.check()
@@ -154,7 +154,7 @@ class Runner:
         return row.state == REBUILDING and stored.head_of(tx) - row.position <= max(limit, NEAR)
 
     def _items_of(self, row: ProjectionRow) -> Items:
-        """What we know of its items, if nobody else has moved it on since; taken out while it changes."""
+        """The items in memory, if no other process has moved it on since; taken out while it changes."""
         items = self._items.pop((row.name, row.generation), None)
         if items is not None and items.position == row.position:
             return items

@@ -35,7 +35,7 @@ def table_name(name: str, generation: int) -> str:
 class Items:
     """The texts of one generation by key, as far as they are known here.
 
-    They hold for the checkpoint `position`: whoever else moves the projection on leaves another one.
+    They hold for the checkpoint `position`: another process that moves the projection on writes another one.
     """
 
     def __init__(self, name: str, generation: int, position: int) -> None:

@@ -28,7 +28,7 @@ class Registry:
 
     def add(self, definitions: Iterable[Served]) -> None:
         for definition in definitions:
-            if isinstance(definition, ProjectionPlan):  # nobody claims them: they have names of their own
+            if isinstance(definition, ProjectionPlan):  # they are not claimed: they have names of their own
                 self._projections[definition.name] = definition
             else:
                 self._found[definition.name] = definition

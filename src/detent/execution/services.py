@@ -108,7 +108,7 @@ class Threads:
         return await asyncio.wrap_future(future)
 
     def _start(self, number: int) -> None:
-        # A context of its own: a thread of ours must not count as one of the workflow's.
+        # A context of its own: a thread of Detent must not count as one of the workflow's.
         start = threading.Thread(target=self._work, name=f"{self._name}-{number}", daemon=True).start
         try:
             contextvars.Context().run(start)
@@ -156,7 +156,7 @@ def _setter(method: Callable[[Any], None], value: Any) -> Callable[[], None]:
 
 
 class Loop:
-    """The event loop for async bodies: the user's own, or one in a thread of ours."""
+    """The event loop for async bodies: the user's own, or one in a thread of Detent."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._given = loop

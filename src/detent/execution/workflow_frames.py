@@ -298,7 +298,7 @@ class Frame(FrameCore):
 
     async def _flush_soon(self) -> None:
         if self.outgoing and not self.suspending:
-            with contextlib.suppress(Signal):  # whoever waits for it meets the same
+            with contextlib.suppress(Signal):  # the code that awaits it gets the same signal
                 await self.adrive(self.flush_outgoing())
 
     def flush_outgoing(self) -> Routine[None]:

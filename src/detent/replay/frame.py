@@ -7,7 +7,7 @@ answer, and the line that asked has come to its edge.  So nothing is ever execut
 A few things pass without a request and become durable later: values, the marks of
 `patched`, spawns of async code, sleeps too short to be put down.  A run that failed just
 then has lost them.  So a line may go ahead without them; what it asks for next is beyond
-the edge all the same.
+the edge anyway.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def replay(
 
 
 class _AnyApp(Services):
-    """Takes what the code asks for: whoever replays a file has no app that could include it."""
+    """Takes what the code asks for: a replay of a file has no app that could include it."""
 
     def require(self, definition: Definition[Any, Any]) -> None:
         self.registry.add([definition])
@@ -240,7 +240,7 @@ class Stage:
         self._frame = frame
         self._timeout = timeout
         self._loop = VirtualLoop(self._rest, self._late, time.monotonic() + timeout)
-        self._loop.set_exception_handler(lambda loop, context: None)  # tasks that nobody awaited
+        self._loop.set_exception_handler(lambda loop, context: None)  # of tasks that were not awaited
         self._main: asyncio.Task[None] | None = None
         self._turns: list[tuple[bool, float, int, int, asyncio.Future[None]]] = []
         self._count = itertools.count()
