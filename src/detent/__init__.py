@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from .definitions.arrows import NodeGroup, NodeRef, Outputs
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
     from .definitions.completion import as_completed, first
-    from .definitions.context import Context, Cursor, LogFields, RunInfo, log_fields
+    from .definitions.context import Context, Cursor, RunInfo
     from .definitions.deciders import Decider, EffectContext, Transition, Upcaster, upcaster
     from .definitions.decisions import Decision, Recorded, Timer, TimerCancelled
     from .definitions.decorators import StepMaker, step, workflow
     from .definitions.durable import (
         append,
+        continue_as_new,
         now,
         patched,
         publish,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     )
     from .definitions.functions import Child, FunctionWorkflow, Step
     from .definitions.graphs import Graph
+    from .definitions.log_fields import LogFields, log_fields
     from .definitions.node_options import PREVIOUS
     from .definitions.projections import Projection
     from .definitions.templates import Template, template
@@ -215,6 +217,7 @@ __all__ = [
     "append",
     "as_completed",
     "cancel_if",
+    "continue_as_new",
     "dashboard",
     "events",
     "first",
@@ -254,13 +257,14 @@ _HOMES = {
     "definitions.arrows": "NodeGroup NodeRef Outputs",
     "definitions.callers": "AsyncCaller Handle SyncCaller",
     "definitions.completion": "as_completed first",
-    "definitions.context": "Context Cursor LogFields RunInfo log_fields",
+    "definitions.context": "Context Cursor RunInfo",
+    "definitions.log_fields": "LogFields log_fields",
     "definitions.deciders": "Decider EffectContext Transition Upcaster upcaster",
     "definitions.decisions": "Decision Recorded Timer TimerCancelled",
     "definitions.node_options": "PREVIOUS",
     "definitions.decorators": "StepMaker step workflow",
     "definitions.durable": (
-        "append now patched publish random receive send sleep sleep_until step_guard uuid"
+        "append continue_as_new now patched publish random receive send sleep sleep_until step_guard uuid"
     ),
     "app.bulk": "Changed",
     "app.graphs": "NodeState",

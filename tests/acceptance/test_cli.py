@@ -381,7 +381,7 @@ def test_a_failed_run_is_resumed_and_forked(shell: Shell) -> None:
 
 RUN_KEYS = (
     "id type state queue priority input result error parent hero attributes drifted version versions"
-    " pinned_to forked_from deadline"
+    " pinned_to forked_from continues continued_as deadline"
     " created_at finished_at seconds"
 ).split()
 EXECUTION_KEYS = (

@@ -30,7 +30,7 @@ NOW = 1_700_000_000_000_000  # microseconds
 SECOND = 1_000_000
 TABLES = (
     "graphs waits executions steps messages readiness history attributes deadlines workers"
-    " events inputs snapshots streams projections views schedules runs queues begins start_keys"
+    " events inputs snapshots streams projections views schedules runs queues begins start_keys chains"
 ).split()
 PATIENCE = 60.0  # seconds until a condition that does not come true fails its test
 

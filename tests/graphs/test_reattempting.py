@@ -7,6 +7,7 @@ import pytest
 
 import detent
 from detent import CannotReattempt, InvalidState, Workflow, step, task
+from detent.stores.batch.locks import lock
 from detent.stores.verbs import nodes
 from detent.testing import TestingApp
 from tests.conformance.builders import Attempt, is_seen_waiting
@@ -203,7 +204,7 @@ def test_a_reattempt_while_the_run_is_being_resumed_begins_one_attempt(apps: App
     ours = first.engine.run_graph(run.id)
     assert ours is not None
     with store._writer.transaction() as tx:
-        row = nodes.lock(tx, run.id)
+        row = lock(tx, run.id)
         nodes.resume_graph(tx, row, ours, now)
         attempt = Attempt(lambda: rival.reattempt(run.id, "c", run_graph=theirs, now=now))
         is_seen_waiting(attempt, store)

@@ -145,8 +145,8 @@ MUTANTS = [
     Mutant(
         "a settle whose commit was cut off is not found",
         "stores/batch/doubt.py",
-        "if rows and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED:",
-        "if False:",
+        "return bool(rows) and rows[0][0] != ExecutionState.EXECUTING and rows[0][1] != Outcome.RECOVERED",
+        "return False",
         ("conformance/test_settle.py::test_a_settle_that_went_through_unseen_is_found[sqlite-straight]",),
     ),
     Mutant(

@@ -312,7 +312,7 @@ MUTANTS = [
         "a message wakes nobody",
         "stores/batch/apply.py",
         """\
-    changes.settled[op.run_id, topic_of("message", op.name)] += 1
+    changes.settled[run_id, topic_of("message", op.name)] += 1
 """,
         "",
         ("conformance/test_messages.py::test_a_message_wakes_who_awaits_it_and_nobody_else[sqlite]",),

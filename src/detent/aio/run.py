@@ -12,10 +12,10 @@ from ..app.bulk import Changed
 from ..app.engine import Engine
 from ..app.graphs import NodeState
 from ..app.listing import Filters, RunQueries, Walk, find_runs
-from ..app.outcomes import end_for_body
+from ..app.outcomes import end_for_body, end_of
 from ..app.results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
 from ..app.run_streams import Reading, append_to, publish_for
-from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of
+from ..app.views import Execution, HistoryEvent, RunFacts, executions_of, history_of, shown_state
 from ..app.waiters import found
 from ..app.waiting import WaitReason, waiting_for
 from ..app.watch import Watching
@@ -78,13 +78,18 @@ class AsyncRun(RunFacts, Generic[R]):
             async with asyncio.timeout(timeout):
                 return found(self.id, await answer)
         except TimeoutError:
-            row = (await self.refresh()).row
+            row = await in_thread(lambda: engine.store.current(self.id))
             if RunState(row.state).final:
-                return RunEnd(state=row.state, result=row.result, error=row.error)
+                return end_of(row, self.id)
             why = await in_thread(lambda: engine.waiters.why_unserved(waiter))
-            raise ResultTimeout(self.id, self.state, why) from None
+            raise ResultTimeout(row.id, shown_state(row), why) from None
         finally:
             engine.waiters.remove(waiter)
+
+    async def current(self) -> Self:
+        """The current run of its chain; see `Run.current`."""
+        row = await in_thread(lambda: self._engine.store.current(self.id))
+        return type(self)(self._engine, row)
 
     async def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message; see `Run.send`."""

@@ -66,7 +66,7 @@ class AsyncSchedule(ScheduleFacts):
         run = (await self.refresh()).last_run_id
         if run is None:
             return None
-        row = await in_thread(lambda: self._engine.store.find_run(run))
+        row = await in_thread(lambda: self._engine.store.find_current(run))
         return None if row is None else AsyncRun(self._engine, row)
 
     async def history(self) -> list[HistoryEvent]:

@@ -59,8 +59,8 @@ class Control:
     def pause(self, run_id: str, reason: str | None = None) -> RunRow:
         self.store.refuse_inside("run.pause()")
         check_reason("run.pause()", reason)
-        self._control(lambda now: self.store.pause(run_id, reason=reason, now=now))
-        self._tell(run_id, "paused")
+        for run in self._control(lambda now: self.store.pause(run_id, reason=reason, now=now)):
+            self._tell(run, "paused")
         return self.store.run(run_id)
 
     def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:

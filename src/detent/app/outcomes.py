@@ -44,7 +44,13 @@ def end_for_body(store: Store, run_id: str, *, wants_pauses: bool) -> RunEnd | N
     """
     if store.inside() is None:
         return None
-    row = store.run(run_id)
+    row = store.current(run_id)
     if not RunState(row.state).final and not (wants_pauses and row.state == RunState.PAUSED):
         raise TransactionMisused("run.result() of a run that has not ended")
-    return RunEnd(state=row.state, result=row.result, error=row.error)
+    return end_of(row, run_id)
+
+
+def end_of(row: RunRow, asked: str) -> RunEnd:
+    """The end of a run; of a later run of the chain than the one that was asked for, with its id."""
+    later = None if row.id == asked else row.id
+    return RunEnd(state=row.state, result=row.result, error=row.error, continued_as=later)

@@ -183,6 +183,7 @@ def _events(operation: Operation, answer: Any, now: int) -> Iterator[Event]:
                 yield from _begun(operation.children, {run.id for run in operation.children.runs})
         case Settle(), Settled(verdict=Verdict.APPLIED):
             yield from _of_settle(operation, answer)
+            yield from _continued(operation, answer)
         case Decide(ends=Settle() as ends), Decided(stale=False, error=None, postponed=None, held=False):
             if not answer.more:
                 yield from _of_settle(ends, Settled(verdict=Verdict.APPLIED))
@@ -218,6 +219,18 @@ def _of_settle(operation: Settle, answer: Settled) -> Iterator[Event]:
     if answer.ended is not None:
         queue = claimed.run_queue or claimed.queue
         yield _run_event(claimed.run_id, claimed.type, queue, answer.ended, operation.now)
+
+
+def _continued(operation: Settle, answer: Settled) -> Iterator[Event]:
+    claimed, ended = operation.about, answer.ended
+    if claimed is not None and ended is not None and ended.continued_as is not None:
+        yield RunStarted(
+            time=from_micros(operation.now),
+            run_id=ended.continued_as,
+            type=claimed.type,
+            queue=claimed.run_queue or claimed.queue,
+            parent=claimed.parent,
+        )
 
 
 def _settled(claimed: Claimed, plan: SettlePlan, now: int, node: str) -> Iterator[ExecutionEvent]:

@@ -73,8 +73,8 @@ class Crowd:
         Where it is raised, the first of them is enough.
         """
         late = [run_id for run_id in self._waiters if run_id not in self.ends]
-        for run_id, end in self._engine.store.ends(late):
-            if RunState(end.state).final:
+        for run_id, end in self._engine.store.ends(late):  # (waiters have followed chains before)
+            if RunState(end.state).final and end.continued_as is None:
                 self.ends.setdefault(run_id, end)
         unserved: dict[tuple[str, str, str], str] = {}
         for run_id in late:
@@ -85,7 +85,7 @@ class Crowd:
 
     def _timeout(self, waiter: Waiter, unserved: dict[tuple[str, str, str], str]) -> Exception:
         try:
-            row = self._engine.row(waiter.run_id)
+            row = self._engine.row(waiter.run_id)  # of a chain: the current run
         except RunNotFound as error:
             return error
         served = (row.kind, row.type, row.queue)

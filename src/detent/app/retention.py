@@ -110,6 +110,7 @@ class Sweeper:
             return
         before = self._clock.now() - self._retention
         removed = remove_expired(self._store, before, stop=self._stopping)
+        self._store.forget_received(before=before)
         if removed:
             log.info("removed %d runs that ended before the retention time", removed)
 

@@ -22,10 +22,10 @@ from .bulk import Changed
 from .engine import Engine
 from .graphs import NodeState
 from .listing import Filters, RunQueries, Walk, find_runs
-from .outcomes import end_for_body
+from .outcomes import end_for_body, end_of
 from .results import RESULTS, Crowd, checked_runs, ends_for_body, left_of, outcomes
 from .run_streams import Reading, Stream, append_to, publish_for
-from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of
+from .views import Execution, HistoryEvent, RunFacts, executions_of, history_of, shown_state
 from .waiters import found
 from .waiting import WaitReason, waiting_for
 from .watch import Watching
@@ -75,12 +75,20 @@ class Run(RunFacts, Generic[R]):
         try:
             return found(self.id, answer.get(timeout=timeout))
         except queue.Empty:
-            row = self.refresh().row
+            row = engine.store.current(self.id)
             if RunState(row.state).final:
-                return RunEnd(state=row.state, result=row.result, error=row.error)
-            raise ResultTimeout(self.id, self.state, engine.waiters.why_unserved(waiter)) from None
+                return end_of(row, self.id)
+            raise ResultTimeout(row.id, shown_state(row), engine.waiters.why_unserved(waiter)) from None
         finally:
             engine.waiters.remove(waiter)
+
+    def current(self) -> Self:
+        """The current run of its chain (`detent.continue_as_new`); the run itself if it was not continued.
+
+        print(run.current().waiting_for)
+        """
+        _ = self._engine.services
+        return type(self)(self._engine, self._engine.store.current(self.id))
 
     def send(self, name: str, value: Any = None, *, id: str | None = None) -> None:
         """Send the run a message, for `detent.receive(name)`; the same `id` twice is one message."""

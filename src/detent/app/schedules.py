@@ -73,9 +73,9 @@ class Schedule(ScheduleFacts):
 
     @property
     def last_run(self) -> Run[Any] | None:
-        """The run that it started last; None if there is none, or if it was removed since."""
+        """The run that it started last, or the one that continues it; None if there is none any more."""
         run = self.refresh().last_run_id
-        row = None if run is None else self._engine.store.find_run(run)
+        row = None if run is None else self._engine.store.find_current(run)
         return None if row is None else Run(self._engine, row)
 
     def history(self) -> list[HistoryEvent]:

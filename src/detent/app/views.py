@@ -180,6 +180,25 @@ class RunFacts:
         return self._row.forked_from
 
     @property
+    def continued_as(self) -> str | None:
+        """The id of the run that continues it (`detent.continue_as_new`), or None.
+
+            if run.refresh().continued_as is not None:
+                later = app.run(run.continued_as)
+
+        `run.current()` is the last run of the chain.
+        """
+        return self._row.continued_as
+
+    @property
+    def continues(self) -> str | None:
+        """The id of the run that it continues (`detent.continue_as_new`), or None.
+
+        earlier = app.run(run.continues)
+        """
+        return self._row.continues
+
+    @property
     def deadline(self) -> datetime | None:
         """When the run fails if it is not done; None if it has no deadline."""
         return _moment(self._row.deadline)
@@ -226,6 +245,9 @@ class RunFacts:
 
     def _ended(self, end: RunEnd) -> Any:
         """Note how the run ended; returns its value, or raises its error."""
+        if end.continued_as is not None:  # the end of a later run of its chain
+            self._row = replace(self._row, state=RunState.FINISHED, performing=0)
+            return self._engine.outcome(replace(self._row, id=end.continued_as), end)
         self._row = ended_row(self._row, end)
         return self._engine.outcome(self._row, end)
 

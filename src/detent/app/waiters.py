@@ -14,6 +14,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from ..errors import RunNotFound
 from ..kernel.rows import RunEnd, RunRow, RunState
 from ..stores.driver import Trouble
@@ -56,6 +58,10 @@ class Waiter:
         self.ours = ours  # our own worker may well be the one that ends it
         # How often the database was asked; a run that was just started here is known not to be over.
         self.looked = int(ours and fresh)
+
+    def end(self, end: RunEnd) -> RunEnd:
+        """The end, with the id of the run that has ended if that is a later one of the chain."""
+        return end if self.run_id == self.row.id else replace(end, continued_as=self.run_id)
 
 
 class Waiters:
@@ -125,12 +131,15 @@ class Waiters:
         told: list[tuple[Waiter, RunEnd]] = []
         with self._guard:
             for run_id, end in ends:
+                if end.continued_as is not None:
+                    self._follow(run_id, end.continued_as)
+                    continue
                 if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
                     self._finished[run_id] = end
                     if len(self._finished) > KEPT:
                         self._finished.popitem(last=False)
                 if run_id in self._waiting:
-                    told += [(waiter, end) for waiter in self._told(run_id, end)]
+                    told += [(waiter, waiter.end(end)) for waiter in self._told(run_id, end)]
         _wake(told)
 
     def heard(self) -> None:
@@ -153,6 +162,13 @@ class Waiters:
         for waiter in told:
             self._forget(waiter)
         return told
+
+    def _follow(self, run_id: str, continued_as: str) -> None:
+        """The run was continued: who waits for it waits for the run that continues it."""
+        for waiter in self._waiting.pop(run_id, []):
+            waiter.run_id, waiter.looked = continued_as, 0
+            self._waiting.setdefault(continued_as, []).append(waiter)
+            self._news.set()
 
     def _forget(self, waiter: Waiter) -> None:
         waiters = self._waiting.get(waiter.run_id, [])

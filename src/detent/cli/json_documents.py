@@ -37,6 +37,8 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "versions": list(all_versions(row.versions)),
         "pinned_to": row.pin,
         "forked_from": row.forked_from,
+        "continues": row.continues,
+        "continued_as": row.continued_as,
         "deadline": None if row.deadline is None else iso(from_micros(row.deadline)),
         "created_at": iso(created),
         "finished_at": iso(finished),

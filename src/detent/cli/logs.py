@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..definitions.context import log_fields
+from ..definitions.log_fields import log_fields
 from .output import without_machinery
 
 log = logging.getLogger("detent.cli")

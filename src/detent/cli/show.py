@@ -167,6 +167,8 @@ def _print_head(out: Console, app: App, run: Run[Any]) -> None:
     fact("attributes", ", ".join(f"{name}={attribute_text(fact)}" for name, fact in run.attributes.items()))
     fact("parent", row.parent)
     fact("forked from", row.forked_from)
+    fact("continues", row.continues)
+    fact("continued as", row.continued_as)
     fact("input", brief_call(payload(app, row.input), 400))
     fact("result", None if row.result is None else brief(payload(app, row.result), 400))
     fact("drifted", "\n".join(drift_lines(app, run)) if run.drifted else None)

@@ -15,11 +15,11 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from ..errors import InvalidState, StepOutsideRun
+from ..errors import InvalidState, NotInRun, StepOutsideRun
 from ..kernel.rows import MAIN, RunEnd
 from ..kernel.schedules import scheduled_for
 
@@ -66,6 +66,13 @@ class CancelRun(Signal):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class ContinueRun(Signal):
+    """The run ends here, and a new one continues it with this input."""
+
+    def __init__(self, input: str) -> None:
+        self.input = input  # as it is stored
 
 
 class FlowControl(Signal):
@@ -186,6 +193,8 @@ class Frame(Protocol):
     def published_by(self, run_id: str, name: str) -> Call[list[Any]]: ...
 
     def patched(self, id: str) -> Routine[bool]: ...
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn: ...
 
     def guard(self, name: str, type: Any) -> Any: ...
 
@@ -345,6 +354,18 @@ class Context:
         self._loops += 1
         return Cursor(self, self._backend, self._loops, items, key)
 
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this run, and continue with a new run of the same workflow; see `detent.continue_as_new`.
+
+        @workflow
+        def poll(ctx: detent.Context, cursor: int) -> None:
+            ctx.continue_as_new(fetch_after(cursor))
+        """
+        frame = current_frame("ctx.continue_as_new()")
+        if frame is None:
+            raise NotInRun("ctx.continue_as_new()")
+        frame.continue_as_new(args, kwargs)
+
     @contextlib.contextmanager
     def looping(self) -> Iterator[None]:
         """Held by a loop over items; one inside of another would not find its place again."""
@@ -482,40 +503,6 @@ def ask_database(what: str) -> None:
 
 def current_step() -> Context | None:
     return step_var.get()
-
-
-def log_fields() -> dict[str, Any]:
-    """The run, type, step and attempt of the calling code; empty outside runs.
-
-    log.info("charging", extra=detent.log_fields())
-
-    In the function of a workflow, the step is `main`.
-    """
-    step, frame = step_var.get(), frame_var.get()
-    if step is not None:
-        return step.facts
-    if frame is not None:
-        return {"run": frame.run_id, "type": frame.info.type, "step": MAIN, "attempt": frame.claimed.attempt}
-    return {}
-
-
-class LogFields(logging.Filter):
-    """Gives every log record the attributes `run`, `type`, `step` and `attempt`.
-
-        handler = logging.StreamHandler()
-        handler.addFilter(detent.LogFields())
-        handler.setFormatter(logging.Formatter("%(run)s %(step)s %(message)s"))
-
-    They are None outside runs.  Add it to a handler: a filter of a logger does not see the records
-    of its child loggers.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        fields = log_fields()
-        for name in ("run", "type", "step", "attempt"):
-            if not hasattr(record, name):
-                setattr(record, name, fields.get(name))
-        return True
 
 
 # Threads that a workflow starts do not inherit its context (before Python 3.14), so a

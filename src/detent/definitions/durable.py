@@ -12,7 +12,7 @@ import time
 import uuid as _uuid
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast, overload
 
 from ..arguments import (
     check_count,
@@ -206,6 +206,27 @@ def patched(id: str) -> bool:
     check_text("detent.patched()", "id", id, example="new-tax")
     frame = blocking_frame("patched")
     return True if frame is None else frame.drive(frame.patched(id))
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
+    """End this run, and continue with a new run of the same workflow and these arguments.
+
+        @workflow
+        def serve(customer: str, served: int = 0) -> None:
+            for _ in range(100):
+                handle(customer, detent.receive("request"))
+                served += 1
+            detent.continue_as_new(customer, served)
+
+    An endless loop stays small this way: the new run begins with an empty journal.  It takes over unread
+    messages, the parent, hero, attributes, deadline, queue, key and priority.  The call never returns, and
+    `finally` blocks run.  It first waits for steps and children that the run has spawned.  Works in `def`
+    and `async def` workflows alike, without `await`.  See docs/guide.md, "Endless loops".
+    """
+    frame = current_frame("continue_as_new")
+    if frame is None:
+        raise NotInRun("detent.continue_as_new()")
+    frame.continue_as_new(args, kwargs)
 
 
 class step_guard(Generic[T]):  # noqa: N801 - used like a function

@@ -51,7 +51,7 @@ def run_child(work: NodeWork, definition: Any, kwargs: dict[str, Any]) -> Routin
     while True:
         name = f"{work.claimed.run_id}/{work.claimed.node}"
         child = fitting_id(name if number == 1 else f"{name}#{number}")
-        row = yield Read(partial(work.services.store.find_run, child))
+        row = yield Read(partial(work.services.store.find_current, child))
         if row is None:
             yield from _begin_child(work, definition, kwargs, child)
             break
@@ -90,14 +90,14 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
 
 def _awaiting(work: NodeWork, target: str) -> Routine[Ending | None]:
     """The end of another run as the end of this node; None when it was put down to wait for it."""
-    row = yield Read(lambda: work.services.store.run(target))
+    row = yield Read(lambda: work.services.store.current(target))
     if row.state == RunState.FINISHED:
         return work._end(Outcome.SUCCESS, result=row.result or "null")
     if row.state == RunState.FAILED:
         raise raisable(row.type, row.error)
     if row.state == RunState.CANCELED:
         raise RunCanceled(row.id)
-    ended = Await(run_id=work.claimed.run_id, kind="run", name=target)
+    ended = Await(run_id=work.claimed.run_id, kind="run", name=row.id)
     answer: Settled = yield Commit(work._park([ended]))
     if answer.verdict is Verdict.STALE:
         raise Abandoned

@@ -22,6 +22,7 @@ from ..definitions.context import (
     Canceled,
     CancelRun,
     Context,
+    ContinueRun,
     PauseRun,
     Routine,
     RunInfo,
@@ -54,6 +55,8 @@ SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 class FrameCore(Appending):
     """What all routines of a frame share: journal, interrupts, records."""
 
+    continuing: ContinueRun | None = None  # the function has asked to continue as a new run
+
     def __init__(
         self,
         services: Services,
@@ -79,7 +82,7 @@ class FrameCore(Appending):
         )
         self.live = True
         self.delivery = ""  # how far the worker has come with it
-        self.signal: PauseRun | CancelRun | None = None  # of a task, for the whole run
+        self.signal: PauseRun | CancelRun | ContinueRun | None = None  # of a task, for the whole run
         self.suspending = False
         self.undoing = False
         self.raised: Exception | None = None  # why the run ends, for the log and the error hook

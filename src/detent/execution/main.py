@@ -14,6 +14,7 @@ from ..definitions.context import (
     Abandoned,
     Canceled,
     CancelRun,
+    ContinueRun,
     PauseRun,
     Routine,
     Suspended,
@@ -21,15 +22,16 @@ from ..definitions.context import (
 )
 from ..errors import CompensationFailed, StepMismatch, StepsNotAsked
 from ..events import Drifted
-from ..kernel.operations import Park, Settle, Settled, Verdict
+from ..kernel.operations import Park, Settle, Settled, Successor, Verdict
 from ..kernel.rows import Claimed, ExecutionKey
 from ..kernel.settle import Ending, Outcome, settle
-from . import undo
+from . import spawn, undo
 from .bodies import exited
 from .calls import decode_call
 from .drivers import adrive_main, drive
 from .failures import encode_error, raisable
 from .requests import Commit, MainBody
+from .rows import new_run
 from .workflow_frames import Frame
 
 log = logging.getLogger("detent.worker")
@@ -81,14 +83,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
     if mark is not None:
         return (yield from _failed(frame, mark.error))
     try:
-        value = yield from _body(frame)
-        if frame.signal is not None:
-            raise frame.signal
-        what = f"the result of {frame.definition.name!r}"
-        result = frame.encode(value, what, frame.definition.returns)
-        frame.services.codec.decode(result, frame.definition.returns, what)  # as run.result() will do
-        if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
-            yield from frame.checkpoint()
+        return (yield from _function(frame))
     except Canceled:
         return (yield from _canceled(frame))
     except PauseRun as signal:
@@ -105,6 +100,26 @@ def _workflow(frame: Frame) -> Routine[Ending]:
         if frame.definition.on_exception == "pause":
             return Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=frame.now(), error=stored)
         return (yield from _failed(frame, stored))
+
+
+def _function(frame: Frame) -> Routine[Ending]:
+    """Run the function to its own end: a result, or a new run that continues it."""
+    try:
+        value = yield from _body(frame)
+        if frame.signal is not None:
+            raise frame.signal
+        if frame.continuing is not None:
+            raise frame.continuing  # the code swallowed the signal with a bare `except:`
+    except ContinueRun as signal:
+        yield from spawn.all_ended(frame)
+        frame.continuing = signal
+        _report_unasked(frame)
+        return Ending(outcome=Outcome.CONTINUED, now=frame.now())
+    what = f"the result of {frame.definition.name!r}"
+    result = frame.encode(value, what, frame.definition.returns)
+    frame.services.codec.decode(result, frame.definition.returns, what)  # as run.result() will do
+    if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
+        yield from frame.checkpoint()
     _report_unasked(frame)
     return Ending(outcome=Outcome.SUCCESS, now=frame.now(), result=result)
 
@@ -211,7 +226,25 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         waited=claimed.deliveries > 1,
         about=claimed,
         unless_canceled=not frame.undoing and undo.needed(frame),
+        successor=_successor(frame) if ending.outcome is Outcome.CONTINUED else None,
     )
+
+
+def _successor(frame: Frame) -> Successor:
+    """The run that continues this one: begun by this version of the code."""
+    claimed = frame.claimed
+    assert frame.continuing is not None
+    run, main = new_run(
+        frame.definition,
+        "",
+        frame.continuing.input,
+        queue=claimed.run_queue or claimed.queue,
+        priority=claimed.run_priority,
+        now=frame.now(),
+        queue_key=claimed.run_key,
+        version=frame.services.version,
+    )
+    return Successor(input=run.input, main=main, versions=run.versions)
 
 
 def _park(frame: Frame) -> Routine[None]:

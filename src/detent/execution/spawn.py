@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..arguments import refuse
@@ -295,9 +295,32 @@ def wait_for_any(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[No
 def _wait(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[None]:
     """Put the run down until something of this is done."""
     yield from frame.checkpoint()
-    topics = {(("child" if handle.run_id else "steps"), handle.topic) for handle in handles}
+    topics = {
+        ("child", _current_run(frame, handle)) if handle.run_id else ("steps", handle.topic)
+        for handle in handles
+    }
+    yield from _wait_for(frame, topics)
+
+
+def _wait_for(frame: FrameCore, topics: Iterable[tuple[str, str]]) -> Routine[None]:
     awaits = tuple(Await(run_id=frame.run_id, kind=kind, name=name) for kind, name in sorted(topics))
     yield Wait(frame.no_later_than_deadline(None), awaits)
+
+
+def _current_run(frame: FrameCore, handle: Handle[Any]) -> str:
+    """The run of a child; if it was continued, the current one, which the journal names."""
+    entry = frame.journal.peek(handle.key)
+    return handle.topic if entry is None or entry.kind != "child" else entry.name
+
+
+def all_ended(frame: FrameCore) -> Routine[None]:
+    """Wait until nothing is left that the run has spawned; its results and errors do not matter."""
+    while True:
+        yield from frame.checkpoint()
+        topics = yield Read(lambda: frame.services.store.open_work(frame.run_id))
+        if not topics:
+            return
+        yield from _wait_for(frame, topics)
 
 
 def outcomes(frame: FrameCore, handles: Sequence[Handle[Any]], *, return_exceptions: bool) -> list[Any]:

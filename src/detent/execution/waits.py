@@ -179,14 +179,14 @@ def outcome_of(frame: FrameCore, key: str, run_id: str, timeout: int | None) -> 
     expires = entry.wake_at if entry is not None else None if timeout is None else frame.now() + timeout
     while True:
         yield from frame.checkpoint()
-        row: RunRow | None = yield Read(lambda: frame.services.store.find_run(run_id))
+        row: RunRow | None = yield Read(lambda: frame.services.store.find_current(run_id))
         facts = {"started_at": begun, "finished_at": frame.now()}
         if row is None:
             missing = RunNotFound(run_id)
             text = encode_error(missing)
             yield from frame.record(frame.entry(key, "result", run_id, StepState.FAILED, error=text, **facts))
             raise missing
-        if RunState(row.state).final:
+        if RunState(row.state).final:  # (of a chain: the end of its last run)
             text = frame.encode([row.state, row.result, row.error], f"the result of run {run_id}")
             got = frame.entry(key, "result", run_id, StepState.COMPLETED, result=text, **facts)
             yield from frame.record(got)
@@ -199,7 +199,7 @@ def outcome_of(frame: FrameCore, key: str, run_id: str, timeout: int | None) -> 
         if entry is None:
             entry = frame.entry(key, "result", run_id, StepState.WAITING, wake_at=expires, started_at=begun)
             frame.unwritten.append(frame.journal.put(entry))
-        ends = Await(run_id=frame.run_id, kind="run", name=run_id)
+        ends = Await(run_id=frame.run_id, kind="run", name=row.id)
         yield Wait(frame.no_later_than_deadline(expires), (ends,))
 
 

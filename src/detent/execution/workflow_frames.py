@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
@@ -18,6 +18,7 @@ from ..definitions.context import (
     Canceled,
     CancelRun,
     Context,
+    ContinueRun,
     PauseRun,
     Routine,
     Signal,
@@ -31,6 +32,7 @@ from ..process_forks import OneProcess
 from . import completion, waits
 from . import spawn as spawning
 from .branches import scope_var, see_branches
+from .calls import encode_checked
 from .deadlines import at_deadline, deadline_exceeded
 from .drivers import LINGER, RECHECK, Idling, adrive, drive
 from .frame import FrameCore
@@ -112,8 +114,8 @@ class Frame(FrameCore):
             self._stop_all(signal)
             raise
 
-    def _stop_all(self, signal: PauseRun | CancelRun) -> None:
-        """A task pauses or cancels the run: the main task need not await it, and ends as well."""
+    def _stop_all(self, signal: PauseRun | CancelRun | ContinueRun) -> None:
+        """A task pauses, cancels or continues the run: the main task need not await it, and ends as well."""
         main = self._idling.main
         on_loop = self.loop_thread == threading.get_ident()
         if main is not None and self.signal is None and on_loop and main is not asyncio.current_task():
@@ -366,6 +368,17 @@ class Frame(FrameCore):
 
     def patched(self, id: str) -> Routine[bool]:
         return waits.patched(self, id)
+
+    def continue_as_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        self.refuse_if_leaving()
+        definition = self.definition
+        args, kwargs = definition.without_context(args, kwargs)
+        definition.check_arguments(args, kwargs)
+        what = f"the input of {definition.name!r}"
+        signal = ContinueRun(encode_checked(self.services.codec, what, args, kwargs, definition))
+        self.continuing = signal
+        self._stop_all(signal)
+        raise signal
 
     def guard(self, name: str, type: Any) -> StepGuard[Any]:
         guard: StepGuard[Any] = StepGuard(self, self.scope().key(name), name, type)

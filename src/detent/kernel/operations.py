@@ -96,6 +96,14 @@ class SettlePlan(Row):
     goes_on: bool = False  # the node has settled: its followers are to be looked at
 
 
+class Successor(Row):
+    """The run that continues another one; the store copies the rest from that run."""
+
+    input: str
+    main: NewExecution  # without the id of its run, which the store gives it
+    versions: str | None = None
+
+
 class Settle(Operation):
     """End an execution, and all that follows from it."""
 
@@ -109,6 +117,7 @@ class Settle(Operation):
     waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
     run_graph: Any = None  # of a node: the kernel's RunGraph, by which its run goes on
+    successor: Successor | None = None  # the run continues as a new one
     about: Claimed | None = None  # the execution, for events
 
 

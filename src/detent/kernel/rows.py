@@ -300,6 +300,7 @@ class RunEnd(Row):
     state: str
     result: str | None = None
     error: str | None = None
+    continued_as: str | None = None  # the run that continues it, or a later one of the chain
 
 
 class GraphPart(Row):
@@ -361,6 +362,9 @@ class RunRow(Row):
     queue_key: str | None = None
     versions: str | None = None
     pin: str | None = None
+    chain: str | None = None  # of runs that continue each other: the key in detent_chains
+    continues: str | None = None  # the run before it in the chain
+    continued_as: str | None = None  # the run after it in the chain
     performing: int = 0
     attributes: dict[str, Attribute] = {}  # without those of Detent itself
     drifted: bool = False  # it has the attribute DRIFTED

@@ -232,8 +232,12 @@ def run_id(name: str, nominal: int) -> str:
 
 
 def scheduled_for(run_id: str) -> datetime | None:
-    """The nominal time that the id of a run names; None if it is not the run of a firing."""
+    """The nominal time that the id of a run names; None if it is not the run of a firing.
+
+    A run that continues that of a firing has its id and a number: `report@2026-03-29T01:00:00Z~2`.
+    """
     _, at, text = run_id.rpartition("@")
+    text = text.partition("~")[0]
     if not at or not text.endswith("Z"):
         return None
     try:

@@ -48,6 +48,7 @@ class Outcome(StrEnum):
     SKIPPED_BY_CONDITION = "skipped_by_condition"
     SKIPPED_BY_OPERATOR = "skipped_by_operator"
     BYPASSED_BY_DEPLOY = "bypassed_by_deploy"
+    CONTINUED = "continued"  # the run has finished, and a new one continues it
     FINISHED_BY_FLOW_CONTROL = "finished"  # never stored: recorded as a success
     PAUSED_AFTER = "paused_after"  # never stored: recorded as a success
     RECOVERED = "recovered"
@@ -92,6 +93,7 @@ TRANSITIONS: Mapping[Outcome, tuple[ExecutionState, Then]] = {
     Outcome.CANCELED_BY_FINISH: (ExecutionState.CANCELED, Then.STAYS),
     Outcome.BYPASSED_BY_DEPLOY: (ExecutionState.CANCELED, Then.STAYS),
     Outcome.FINISHED_BY_FLOW_CONTROL: (ExecutionState.COMPLETED, Then.FINISHES),
+    Outcome.CONTINUED: (ExecutionState.COMPLETED, Then.FINISHES),
     Outcome.RECOVERED: (ExecutionState.FAILED, Then.AGAIN),
     Outcome.DEAD_LETTER: (ExecutionState.FAILED, Then.STAYS),
     Outcome.REPLAYED: (ExecutionState.FAILED, Then.STAYS),

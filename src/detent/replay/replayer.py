@@ -32,7 +32,7 @@ import time
 from typing import Any, NoReturn, cast
 
 from ..definitions.awaitables import refuse_unawaited
-from ..definitions.context import CancelRun, PauseRun, Suspended, frame_var, watch_threads
+from ..definitions.context import CancelRun, ContinueRun, PauseRun, Suspended, frame_var, watch_threads
 from ..definitions.functions import Definition, FunctionWorkflow
 from ..errors import CannotDecode
 from ..execution.branches import see_branches
@@ -211,12 +211,19 @@ def returned(frame: RecordedFrame, value: Any) -> None:
         seen.same_result = seen.same_result or bool(codec.decode(recorded, returns) == typed)
     except CannotDecode:  # by the type of today
         seen.same_result = False
+    if frame.recording.row.continued_as is not None:
+        seen.same_result = False
 
 
 def raised(frame: RecordedFrame, error: BaseException) -> None:
     """The function has come out with an error, or a signal."""
     if frame.leaving() or isinstance(error, Suspended):
         stopped(frame)
+        return
+    if isinstance(error, ContinueRun):
+        seen = frame.seen
+        seen.end, seen.detail, seen.ahead = End.RETURNED, "continue_as_new()", frame.ahead()
+        seen.same_result = frame.recording.row.continued_as is not None
         return
     if isinstance(error, PauseRun | CancelRun):
         error = error.error

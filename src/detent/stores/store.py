@@ -28,6 +28,7 @@ from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
 from .reader import StoreReader
 from .verbs import cancel as canceling
 from .verbs import claims, control, deadlines, graphs, nodes, retention
+from .verbs.chain_verbs import ChainVerbs
 from .verbs.deciders import DeciderVerbs
 from .verbs.queue_verbs import QueueVerbs
 from .verbs.run_stream_verbs import RunStreamVerbs
@@ -51,7 +52,14 @@ class PartlyApplied(Exception):
 
 
 class Store(
-    StoreReader, DeciderVerbs, QueueVerbs, RunStreamVerbs, ScheduleVerbs, StartKeyVerbs, VersionVerbs
+    StoreReader,
+    ChainVerbs,
+    DeciderVerbs,
+    QueueVerbs,
+    RunStreamVerbs,
+    ScheduleVerbs,
+    StartKeyVerbs,
+    VersionVerbs,
 ):
     """The verbs of Detent on one database."""
 
@@ -265,9 +273,14 @@ class Store(
 
     # Control
 
-    def pause(self, run_id: str, *, reason: str | None, now: int) -> None:
-        """Stop new executions of a run; twice is InvalidState."""
-        self._changing(lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id]))
+    def pause(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
+        """Stop new executions of a run; return its id, or that of the current run of its chain.
+
+        Twice is InvalidState.
+        """
+        return self._changing(
+            lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
+        )
 
     def resume(
         self, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
@@ -343,7 +356,7 @@ class Store(
             self._watch(batch([{"id": run} for run in sorted(set(watch))]))
         with self._reading() as tx:
             rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
-        return [(row[0], RunEnd(state=row[1], result=row[2], error=row[3])) for row in rows]
+        return [(row[0], RunEnd(*row[1:])) for row in rows]
 
     def _watch(self, rows: str) -> None:
         try:

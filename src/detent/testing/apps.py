@@ -128,7 +128,8 @@ class TestingApp(App):
         while True:
             self._settle_down(found)
             found.refresh()
-            waits = found.row.state == RunState.READY and self._next_due() is not None
+            current = found if found.continued_as is None else found.current()
+            waits = current.row.state == RunState.READY and self._next_due() is not None
             due = self._next_moment() if waits else None
             if due is None:
                 self.engine.sweep()

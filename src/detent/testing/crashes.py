@@ -172,7 +172,7 @@ def _shuffle(chance: random.Random) -> Callable[[], Awaitable[None]]:
 
 def _outcome(run: Run[Any]) -> str:
     """How a run ended, comparable."""
-    row = run.refresh().row
+    row = run.current().row
     if row.state == "finished":
         return f"the value {row.result}"
     try:

@@ -35,6 +35,8 @@ def run_header(source: Source, row: RunRow) -> Document:
         "priority": row.priority,
         "deadline": None if row.deadline is None else from_micros(row.deadline),
         "forked_from": row.forked_from,
+        "continues": row.continues,
+        "continued_as": row.continued_as,
         "input": source.call(row.type, row.input),
         "result": source.value(row.result),
         "error": None if row.error is None else error_document(decode_error(row.error)),

@@ -31,11 +31,13 @@ from ...kernel.operations import (
     SettlePlan,
     Start,
     Started,
+    Successor,
     Verdict,
 )
 from ...kernel.rows import Claimed, ExecutionState, Lease, NewExecution, NewRun, RunEnd, RunState, topic_of
 from ...kernel.settle import LETTERS, NODE, has_settled, under, waiting_state
 from ..driver import SlotOffer, Tx, batch, news
+from . import chains
 from .changes import Changes, end_run, write_changes
 from .conflicts import Known, ask_known, conflict_of, conflict_of_children, known_of
 from .deciders import Brought, Deciding
@@ -292,7 +294,7 @@ def _plan(op: Operation, plans: Plans) -> Any:
     if isinstance(op, Record):
         return _record(op, seen, changes)
     if isinstance(op, Settle):
-        return _settle(op, seen, changes, plans.going)
+        return _settle(op, plans)
     if isinstance(op, Decide):
         return _decide(op, plans)
     if isinstance(op, Enqueue):
@@ -382,7 +384,8 @@ def _may_end(op: Record) -> bool:
     return any(step.kind == "undo" for step in op.steps) or (bool(op.appends) and not op.steps)
 
 
-def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Settled:
+def _settle(op: Settle, plans: Plans) -> Settled:
+    seen, changes, going = plans.seen, plans.changes, plans.going
     delivery = _delivery(op)
     if delivery not in seen.held:
         return Settled(verdict=Verdict.STALE)
@@ -418,9 +421,12 @@ def _settle(op: Settle, seen: Seen, changes: Changes, going: Going | None) -> Se
     if plan.topic is not None:
         changes.settled[op.key.run_id, topic_of("steps", plan.topic)] += 1
     changes.history += plan.history
-    if plan.run is not None:
-        _end(op, plan.run, seen, changes)
-    return Settled(verdict=Verdict.APPLIED, run_state=state, ended=plan.run)
+    ended = plan.run
+    if ended is not None and op.successor is not None:
+        ended = _continue(op, ended, op.successor, plans, paused=state == RunState.PAUSED)
+    elif ended is not None:
+        _end(op, ended, seen, changes)
+    return Settled(verdict=Verdict.APPLIED, run_state=state, ended=ended)
 
 
 def _decide(op: Decide, plans: Plans) -> Any:
@@ -432,7 +438,7 @@ def _decide(op: Decide, plans: Plans) -> Any:
         return Decided(stale=True)
     answer = plans.deciding.decide(op)
     if isinstance(answer, Decided) and _is_done(answer):
-        _settle(op.ends, plans.seen, plans.changes, None)
+        _settle(op.ends, plans)
     return answer
 
 
@@ -468,6 +474,18 @@ def _end(op: Settle, end: RunEnd, seen: Seen, changes: Changes) -> None:
         changes.finished.add(run_id)
     if seen.runs[run_id].watched & 2:
         changes.over.add(run_id)
+
+
+def _continue(op: Settle, end: RunEnd, successor: Successor, plans: Plans, *, paused: bool) -> RunEnd:
+    """The run ends, and a new one takes over what addresses it."""
+    run_id, changes = op.key.run_id, plans.changes
+    watched = plans.seen.runs[run_id].watched
+    one = chains.plan(plans.tx, run_id, successor, paused=paused, watched=watched, now=op.now)
+    end_run(run_id, end, op.now, changes)
+    changes.continued[run_id] = one
+    changes.executions.append(one.main)
+    changes.history += one.history
+    return replace(end, continued_as=one.new_id)
 
 
 def _park(op: Park, seen: Seen, changes: Changes) -> Settled:
@@ -508,21 +526,27 @@ def _send(op: Send, plans: Plans) -> Any:
     seen, changes = plans.seen, plans.changes
     if op.run_id not in seen.runs:
         return RunNotFound(op.run_id)
-    state = seen.state(op.run_id, changes)
-    if RunState(state).final:
+    run_id, state = op.run_id, seen.state(op.run_id, changes)
+    message = {
+        "run_id": run_id,
+        "message_id": op.message_id,
+        "name": op.name,
+        "value": op.value,
+        "sent_at": op.sent_at,
+    }
+    # (What is sent to a run that continues in this batch goes on with the others that it has not read.)
+    if RunState(state).final and run_id not in changes.continued:
         # Sent again, because its sender did not see the answer; the run has ended meanwhile.
-        if plans.tx.query(plans.tx.sql.sent_message, run_id=op.run_id, message_id=op.message_id):
+        if plans.tx.query(plans.tx.sql.sent_message, run_id=run_id, message_id=op.message_id):
             return Verdict.APPLIED
-        return InvalidState("send to", op.run_id, state)
+        current = chains.lock_current(plans.tx, run_id)
+        state = seen.state(current.id, changes) if current.id in seen.runs else current.state
+        if RunState(state).final and current.id not in changes.continued:
+            return InvalidState("send to", current.id, state)
+        # Noted here as well: sent again, it is found, wherever the chain has come to by then.
+        changes.received.append({**message, "value": "null", "consumed": 1})
+        message["run_id"] = run_id = current.id
     changes.now = max(changes.now, op.sent_at)
-    changes.messages.append(
-        {
-            "run_id": op.run_id,
-            "message_id": op.message_id,
-            "name": op.name,
-            "value": op.value,
-            "sent_at": op.sent_at,
-        }
-    )
-    changes.settled[op.run_id, topic_of("message", op.name)] += 1
+    changes.messages.append(message)
+    changes.settled[run_id, topic_of("message", op.name)] += 1
     return Verdict.APPLIED

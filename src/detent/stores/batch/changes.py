@@ -33,7 +33,7 @@ from ..verbs.deadlines import rows_of
 from ..verbs.listing import attribute_rows, mark_drifted
 from ..verbs.queues import give_keys
 from ..verbs.run_streams import append
-from . import readiness
+from . import chains, readiness
 
 
 class Changes(msgspec.Struct):
@@ -64,6 +64,8 @@ class Changes(msgspec.Struct):
     over: set[str] = field(default_factory=set)  # runs whose end nodes of other runs wait for
     appends: list[NewEntry] = field(default_factory=list)
     drifted: set[str] = field(default_factory=set)  # runs to mark as drifted
+    continued: dict[str, chains.Continued] = field(default_factory=dict)
+    received: list[dict[str, Any]] = field(default_factory=list)  # messages that went on to another run
     now: int = 0
 
     def step(self, step: Step) -> None:
@@ -165,6 +167,8 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
 
 def _write_beside(tx: Tx, changes: Changes) -> None:
     """Write what few runs have: attributes, entries of streams, a mark of drift, deadlines."""
+    if changes.continued or changes.received:
+        chains.write_all(tx, changes.continued, changes.received)
     if attributed := [run for run in changes.runs if run.attributes]:
         send(tx, tx.driver.adapt(tx.driver.queries.insert_attributes), attribute_rows(attributed))
     if changes.appends:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...errors import AlreadyRunning
 from ...kernel.decide import Decide, Decided, Enqueue
 from ...kernel.operations import Operation, Park, Record, Settle, Settled, Start, Started, Verdict
@@ -58,7 +60,11 @@ def already_applied(tx: Tx, op: Operation) -> Any:
             if nodes and nodes <= {row[1] for row in rows}:
                 return Verdict.APPLIED
     elif isinstance(op, Settle | Park) and _settled(tx, op):
-        return Settled(verdict=Verdict.APPLIED, ended=op.plan.run if isinstance(op, Settle) else None)
+        ended = op.plan.run if isinstance(op, Settle) else None
+        if isinstance(op, Settle) and op.successor is not None and ended is not None:
+            rows = tx.query(tx.sql.ends, rows=batch([{"id": op.key.run_id}]))
+            ended = replace(ended, continued_as=rows[0][4] if rows else None)
+        return Settled(verdict=Verdict.APPLIED, ended=ended)
     return None
 
 

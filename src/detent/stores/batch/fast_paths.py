@@ -197,6 +197,8 @@ def _end_of(op: Settle) -> End | None:
         return None
     if op.run_graph is not None or op.parent is not None or op.waited or op.steps:
         return None
+    if op.successor is not None:
+        return None
     if plan.again is not None or plan.topic is not None or plan.history or plan.goes_on:
         return None
     return End(

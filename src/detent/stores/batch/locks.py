@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ...errors import RunNotFound
+from ...kernel.rows import RunRow
 from ..driver import Tx, batch
 
 
@@ -32,3 +34,11 @@ def ask_runs(tx: Tx, runs: Iterable[str]) -> Callable[[], dict[str, Locked]]:
         return dict
     asked = tx.ask(tx.sql.lock_runs, rows=batch([{"id": run} for run in ordered]))
     return lambda: {row[0]: Locked(*row[1:]) for row in asked()}
+
+
+def lock(tx: Tx, run_id: str) -> RunRow:
+    """Lock one run, until the transaction ends, and read it."""
+    rows = tx.query(tx.sql.lock_run, id=run_id)
+    if not rows:
+        raise RunNotFound(run_id)
+    return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))

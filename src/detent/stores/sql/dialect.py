@@ -10,7 +10,7 @@ _INTEGERS = frozenset(
     " sent_at frozen_at watched part irregular mine sequence position handled_at received_at taken_at"
     " generation version begun_at retry_at updated_at parent_seq"
     " next_for due_at queued_for last_for fired skipped seen_at begins limited paused_at appended_at"
-    " first_at until".split()
+    " first_at until consumed number".split()
 )
 _LONG = frozenset(
     "input result error value detail progress body data timing terms former declared changes reason"

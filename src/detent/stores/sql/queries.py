@@ -31,8 +31,11 @@ TABLES_OF_A_RUN = {
 }
 FINAL = "('finished', 'failed', 'canceled')"
 # A canceled run is over, and may still be undoing what it did.
+# The first run of a chain that has not ended is kept: its id is the address of the chain.
 _IDLE = f"""NOT EXISTS (SELECT 1 FROM detent_executions e
-                    WHERE e.run_id = r.id AND e.state IN {ACTIVE})"""
+                    WHERE e.run_id = r.id AND e.state IN {ACTIVE})
+   AND NOT EXISTS (SELECT 1 FROM detent_chains c JOIN detent_runs k ON k.id = c.current_run
+                    WHERE c.id = r.chain AND c.first_run = r.id AND k.state IN ('ready', 'paused'))"""
 # The events of a decider are the record of what happened: they do not expire.
 _EXPIRED = f"r.kind <> 'decider' AND r.state IN {FINAL} AND r.finished_at < :before AND {_IDLE}"
 
@@ -87,6 +90,7 @@ def build_queries(d: Dialect) -> Queries:
         **_retention(d),
         remove=(
             *(d.delete(table, ("run_id",), index) for table, index in TABLES_OF_A_RUN.items()),
+            d.delete("detent_chains", ("current_run",), "detent_chains_current"),
             d.delete("detent_runs", ("id",)),
         ),
     )

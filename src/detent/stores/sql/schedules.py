@@ -69,7 +69,9 @@ SELECT s.name, s.fingerprint, s.seen_at
    AND s.state IN ('active', 'paused')
    AND {d.one_of("s.job", "job")}""",
         run_states=f"""
-SELECT r.id, r.state
+SELECT r.id, COALESCE(k.state, r.state)
   FROM {d.rows("id")}
-  {d.join("detent_runs", "r")} ON r.id = x.id""",
+  {d.join("detent_runs", "r")} ON r.id = x.id
+  LEFT JOIN detent_chains c ON c.id = r.chain
+  LEFT JOIN detent_runs k ON k.id = c.current_run""",
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from ...kernel.rows import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from .chains import ChainStatements, build_chains
 from .deadlines import DeadlineStatements, build_deadlines
 from .deciders import DeciderStatements, build_deciders
 from .dialect import Dialect, columns_of, insert, served
@@ -69,6 +70,7 @@ class Statements(msgspec.Struct, frozen=True):
     queues: QueueStatements
     versions: VersionStatements
     start_keys: StartKeyStatements
+    chains: ChainStatements
     # Messages
     insert_messages: str
     consume_messages: str
@@ -129,6 +131,7 @@ def build(d: Dialect) -> Statements:
         **_control(d),
         **_reads(d),
         graphs=build_graphs(d),
+        chains=build_chains(d),
         deadlines=build_deadlines(d),
         schedules=build_schedules(d),
         run_streams=build_run_streams(d),
@@ -380,10 +383,13 @@ def _control(d: Dialect) -> dict[str, str]:
             "watched = t.watched + 1",
             "t.id = x.id AND t.watched IN (0, 2) AND t.state IN ('ready', 'paused')",
         ),
+        # Of a run that was continued: the current run of its chain.
         ends=f"""
-SELECT r.id, r.state, r.result, r.error
+SELECT r.id, r.state, r.result, r.error,
+       CASE WHEN r.continued_as IS NOT NULL THEN COALESCE(c.current_run, r.continued_as) END
   FROM {d.rows("id")}
   {d.join("detent_runs", "r")} ON r.id = x.id
+  LEFT JOIN detent_chains c ON c.id = r.chain
  WHERE r.state <> 'ready'""",
         existing=f"""
 SELECT r.id
@@ -525,7 +531,8 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         "written_by": "0",
         "seq": "r.parent_seq",
         "started_at": "r.created_at",
-        **{c: f"r.{c}" for c in ("input", "result", "error", "finished_at")},
+        "input": "COALESCE(r.called_with, r.input)",  # of the first run of a chain
+        **{c: f"r.{c}" for c in ("result", "error", "finished_at")},
     }
 
     def select(source: dict[str, str]) -> str:

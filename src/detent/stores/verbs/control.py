@@ -18,20 +18,22 @@ from ...kernel.journal import ACCEPTED
 from ...kernel.rows import MAIN, Attribute, Claimed, RunRow, RunState, Step, StepState, topic_of
 from ...kernel.settle import Outcome
 from ..batch import readiness
+from ..batch.chains import lock_current
+from ..batch.locks import lock
 from ..driver import Tx, rows_to, write
 from .cancel import cancel_run, lock_family, note
 from .claims import journal
 from .listing import attributes_of
-from .nodes import fresh, lock, resume_graph, set_state
+from .nodes import fresh, resume_graph, set_state
 
 
 def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
     """Stop new executions at once; what executes ends and is recorded."""
-    run = lock(tx, run_id)
-    check("pause", run_id, run.state)
+    run = lock_current(tx, run_id)
+    check("pause", run.id, run.state)
     set_state(tx, run, RunState.PAUSED, None, now, reason=reason)
-    tx.run(tx.sql.hold, id=run_id)
-    note(tx, run_id, "paused", {"by": "operator", "reason": reason}, now)
+    tx.run(tx.sql.hold, id=run.id)
+    note(tx, run.id, "paused", {"by": "operator", "reason": reason}, now)
     return run
 
 
@@ -39,8 +41,8 @@ def resume(
     tx: Tx, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
 ) -> RunRow:
     """Let a paused run go on, or take a failed one up again with a fresh budget."""
-    lock_family(tx, run_id)
-    run = lock(tx, run_id)
+    run = _lock_with_family(tx, run_id)
+    run_id = run.id
     check("resume", run_id, run.state)
     if run_graph is not None:
         note(tx, run_id, "resumed", {"from": run.state}, now)
@@ -51,6 +53,16 @@ def resume(
     if accept_drift:
         _accept_drift(tx, run_id, now)
     _resume_locked(tx, run, now)
+    return run
+
+
+def _lock_with_family(tx: Tx, run_id: str) -> RunRow:
+    """Lock a run, or the current run of its chain, with its parent and all that is below it."""
+    lock_family(tx, run_id)
+    run = lock_current(tx, run_id)
+    if run.id != run_id:
+        lock_family(tx, run.id)
+        run = lock_current(tx, run.id)
     return run
 
 
@@ -109,8 +121,8 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
 
     What has a compensation is undone by a worker, after this.
     """
-    lock_family(tx, run_id)
-    run = lock(tx, run_id)
+    run = _lock_with_family(tx, run_id)
+    run_id = run.id
     check("cancel", run_id, run.state)
     canceled = cancel_run(tx, run_id, reason=reason, now=now)
     if run.kind == DECIDER:  # nobody will empty its inbox
@@ -122,8 +134,8 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
 
 def set_attributes(tx: Tx, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
     """Set attributes of a run, and remove those that are None; the others stay."""
-    run = lock(tx, run_id)
-    queries = tx.driver.queries
+    run = lock_current(tx, run_id)
+    run_id, queries = run.id, tx.driver.queries
     names = [{"run_id": run_id, "name": name} for name in sorted(changes)]
     write(tx, tx.driver.adapt(queries.delete_attributes), names)
     kept = {name: value for name, value in changes.items() if value is not None}

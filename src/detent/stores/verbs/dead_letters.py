@@ -14,9 +14,10 @@ from ...errors import InvalidState, NotADeadLetter
 from ...kernel.decide import DECIDER, InputState
 from ...kernel.rows import Claimed, ExecutionState, NewExecution, RunRow, RunState
 from ...kernel.settle import INBOX, TIMER, Outcome
+from ..batch.locks import lock
 from ..driver import Tx, batch, rows_to, write
 from .cancel import note
-from .nodes import fresh, lock
+from .nodes import fresh
 
 
 class DeadRow(msgspec.Struct, kw_only=True):

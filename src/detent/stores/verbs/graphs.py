@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from ...errors import InvalidState
 from ...kernel.advance import RunGraph
 from ...kernel.rows import GraphPart, RunState
+from ..batch.locks import lock
 from ..driver import Tx, write
 from .cancel import note
 from .heal import past
-from .nodes import fresh, latest_of, lock, renew
+from .nodes import fresh, latest_of, renew
 
 PART = 512 * 1024  # characters: a graph of 100,000 nodes fits no server's largest packet
 

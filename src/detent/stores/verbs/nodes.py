@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ...errors import CannotReattempt, InvalidState, NodeNotFound, RunNotFound
+from ...errors import CannotReattempt, InvalidState, NodeNotFound
 from ...kernel.advance import Advance, RunGraph
 from ...kernel.ancestry import ancestry_hash
 from ...kernel.control import taken_up
@@ -28,6 +28,7 @@ from ...kernel.rows import (
 from ...kernel.settle import Ending, Outcome, next_attempt
 from ..batch import readiness
 from ..batch.changes import Changes, end_run, write_changes
+from ..batch.locks import lock
 from ..driver import Tx, rows_to, write
 from .cancel import note
 from .heal import Recorded, heal_run, past
@@ -133,13 +134,6 @@ def pause_with(tx: Tx, run_id: str, error: str, now: int) -> bool:
     tx.run(tx.sql.hold, id=run_id)
     note(tx, run_id, "paused", {"by": "worker"}, now)
     return True
-
-
-def lock(tx: Tx, run_id: str) -> RunRow:
-    rows = tx.query(tx.sql.lock_run, id=run_id)
-    if not rows:
-        raise RunNotFound(run_id)
-    return RunRow(**dict(zip(RunRow.__struct_fields__, rows[0], strict=False)))
 
 
 def set_state(

@@ -20,9 +20,9 @@ import msgspec
 from ...errors import InvalidState
 from ...kernel.decide import DECIDER
 from ...kernel.rows import RunState
+from ..batch.locks import lock
 from ..driver import Tx, batch
 from .cancel import lock_family
-from .nodes import lock
 
 Place = tuple[int, str]  # when a run ended, and its id
 BEGINNING: Place = (-1, "")
@@ -92,6 +92,10 @@ def delete(tx: Tx, run_id: str) -> int:
         raise InvalidState("delete", run_id, "an instance of a decider", "its events are kept forever")
     if run.parent is not None and tx.query(tx.sql.run, id=run.parent):
         raise InvalidState("delete", run_id, f"a child of run {run.parent}", "delete that one")
+    for (current,) in tx.query(tx.sql.chains.holds_first, id=run_id):
+        raise InvalidState(
+            "delete", run_id, f"continued as run {current}, which is active", "cancel it first"
+        )
     family, generation = [run_id], [(run_id, run.state)]
     while generation:
         for id, state in generation:
@@ -108,6 +112,6 @@ def delete(tx: Tx, run_id: str) -> int:
 
 
 def _remove(tx: Tx, runs: Sequence[str]) -> None:
-    gone = batch([{"id": run, "run_id": run} for run in sorted(runs)])
+    gone = batch([{"id": run, "run_id": run, "current_run": run} for run in sorted(runs)])
     for statement in tx.driver.queries.remove:
         tx.run(tx.driver.adapt(statement), rows=gone)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 
+from msgspec.structs import replace
+
 from ...errors import InvalidState
 from ...kernel.rows import EntryRow, NewEntry, RunState, Step
 from ..base_store import BaseStore
+from ..batch.chains import lock_current
 from ..driver import Tx, send
 from . import run_streams
-from .nodes import lock
 
 
 class RunStreamVerbs(BaseStore):
@@ -32,24 +34,27 @@ class RunStreamVerbs(BaseStore):
 
     def append(self, entry: NewEntry) -> None:
         """Append to a stream of an active run from outside; twice is one entry."""
-        self.write(lambda tx: _append(tx, entry))
+        self.write(lambda tx: append_from_outside(tx, entry))
 
     def publish(self, row: Step) -> None:
         """Publish a value of an active run from outside; twice publishes it again."""
-        self.write(lambda tx: _publish(tx, row))
+        self.write(lambda tx: publish_from_outside(tx, row))
 
 
-def _append(tx: Tx, entry: NewEntry) -> None:
-    _lock_active(tx, entry.run_id, "append to a stream of")
-    run_streams.append(tx, [entry])
+def append_from_outside(tx: Tx, entry: NewEntry) -> None:
+    """Append to a stream of an active run, or of the current run of its chain."""
+    run_id = _lock_active(tx, entry.run_id, "append to a stream of")
+    run_streams.append(tx, [replace(entry, run_id=run_id)])
 
 
-def _publish(tx: Tx, row: Step) -> None:
-    _lock_active(tx, row.run_id, "publish a value of")
-    send(tx, tx.sql.upsert_steps, [row])
+def publish_from_outside(tx: Tx, row: Step) -> None:
+    """Publish a value of an active run, or of the current run of its chain."""
+    run_id = _lock_active(tx, row.run_id, "publish a value of")
+    send(tx, tx.sql.upsert_steps, [replace(row, run_id=run_id)])
 
 
-def _lock_active(tx: Tx, run_id: str, verb: str) -> None:
-    run = lock(tx, run_id)
+def _lock_active(tx: Tx, run_id: str, verb: str) -> str:
+    run = lock_current(tx, run_id)
     if RunState(run.state).final:
-        raise InvalidState(verb, run_id, run.state)
+        raise InvalidState(verb, run.id, run.state)
+    return run.id

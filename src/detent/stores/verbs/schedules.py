@@ -71,7 +71,7 @@ def history_of(name: str) -> str:
 
 
 def run_states(tx: Tx, runs: Collection[str]) -> dict[str, str]:
-    """The states of those of the runs that exist."""
+    """The states of those of the runs that exist; of one that was continued, that of its chain."""
     if not runs:
         return {}
     return dict(tx.query(tx.sql.schedules.run_states, rows=batch([{"id": run} for run in sorted(runs)])))

@@ -12,8 +12,8 @@ from ...kernel.rows import ExecutionState, RunState
 from ...kernel.start_keys import DEDUP, Holder, StartKey, deduplicated
 from ..base_store import BaseStore
 from ..batch import apply as batches
+from ..batch.locks import lock
 from ..driver import Tx, batch, write
-from .nodes import lock
 
 Planner = Callable[[str | None, int], Start]  # from a run's id (None: a new one) and its due time
 FORGOTTEN_AT_ONCE = 1000

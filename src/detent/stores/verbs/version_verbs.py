@@ -11,9 +11,9 @@ from ...kernel.decide import DECIDER
 from ...kernel.rows import ExecutionState, HistoryRow, RunRow, RunState
 from ...kernel.versions import is_new, with_version
 from ..base_store import BaseStore
+from ..batch.locks import lock
 from ..driver import Tx, batch, write
 from .cancel import note
-from .nodes import lock
 
 
 class VersionVerbs(BaseStore):
