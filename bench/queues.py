@@ -13,62 +13,72 @@ from detent import Queue
 from detent.stores.open import open_store
 
 from . import workflows
-from .peers.protocol import CONCURRENCY, Figure, from_window, window
+from .peers.protocol import CONCURRENCY, KEYS, RUNS_PER_KEY, TITLES, Figure, from_window, window
 
-KEYS = 1_000
-RUNS_PER_KEY = 10
 BIG_BACKLOG = 20_000
+FEW_KEYS, RUNS_PER_FEW = 10, 100  # how fast one execution of a key follows another
 QUEUE = "limited"
+# In the order of the index of keys, so that the wait costs the server next to nothing.
+LEFT = """
+SELECT 1 FROM detent_executions
+ WHERE state = '{state}' AND queue = '{queue}' AND queue_key >= 'key-' AND queue_key < 'key.'
+ ORDER BY queue_key
+ LIMIT 1"""
 
 
 def limits(kind: str, url: str) -> list[Figure]:
     """10,000 one-step runs over 1,000 keys with key_concurrency=1, two worker processes."""
+    title, most = TITLES["limits"][0], (KEYS, RUNS_PER_KEY)
+    few = f"{FEW_KEYS * RUNS_PER_FEW:,} runs, {FEW_KEYS} keys, one at a time per key"
     return [
-        _measured(url, "key_concurrency=1", fair=False, backlog=0),
-        _measured(url, "key_concurrency=1, fair", fair=True, backlog=0),
-        _measured(url, f"and one key with {BIG_BACKLOG:,} more", fair=False, backlog=BIG_BACKLOG),
+        _measured(url, title, most),
+        _measured(url, f"{title}, fair", most, fair=True),
+        _measured(url, f"{title}, and {BIG_BACKLOG:,} runs of another key", most, backlog=BIG_BACKLOG),
+        _measured(url, few, (FEW_KEYS, RUNS_PER_FEW)),
     ]
 
 
-def _measured(url: str, title: str, *, fair: bool, backlog: int) -> Figure:
+def _measured(
+    url: str, title: str, amount: tuple[int, int], *, fair: bool = False, backlog: int = 0
+) -> Figure:
+    keys, each = amount
     queue = Queue(QUEUE, key_concurrency=1, fair=fair)
     with detent.App(url, include=workflows.ALL, queues=[queue], migrate=True).open(worker=False) as app:
         app.queues[QUEUE].pause()
-        app.queues[QUEUE].set(fair=fair)
         app.options(key="big").start_many(workflows.one_step, [(0,)] * backlog)
-        for key in range(KEYS):
-            app.options(key=f"key-{key}").start_many(workflows.one_step, [(0,)] * RUNS_PER_KEY)
+        for key in range(keys):
+            app.options(key=f"key-{key}").start_many(workflows.one_step, [(0,)] * each)
         with ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(_worker(url))
+                stack.enter_context(_worker(url, fair=fair))
+            applied = app.queues[QUEUE].limits  # the workers declare the same
+            assert (applied["key_concurrency"], applied["fair"]) == (1, fair)
             with window() as seen:
                 app.queues[QUEUE].resume()
                 _wait(url)
             app.queues[QUEUE].pause()
-    name = f"{KEYS * RUNS_PER_KEY:,} runs, {KEYS:,} keys, {title}"
-    figure = Figure(name, KEYS * RUNS_PER_KEY / seen.seconds, "runs/s", "higher", units=KEYS * RUNS_PER_KEY)
+    figure = Figure(title, keys * each / seen.seconds, "runs/s", "higher", units=keys * each)
     return from_window(figure, seen)
 
 
 def _wait(url: str) -> None:
     """Return when all runs are over, apart from those of the big backlog."""
+    states = ["ready", "executing"]
     with closing(open_store(url).driver.connect()) as connection:
         cursor = connection.cursor()
-        while True:
-            cursor.execute(
-                "SELECT COUNT(*) FROM detent_executions"
-                " WHERE state IN ('ready', 'executing') AND queue_key LIKE 'key-%'"
-            )
-            if not cursor.fetchone()[0]:
-                return
-            time.sleep(0.05)
+        while states:
+            cursor.execute(LEFT.format(state=states[0], queue=QUEUE))
+            if cursor.fetchone():
+                time.sleep(0.02)
+            else:
+                states.pop(0)
 
 
 @contextmanager
-def _worker(url: str) -> Iterator[None]:
+def _worker(url: str, *, fair: bool) -> Iterator[None]:
     code = (
         "import sys, detent, bench.workflows as w\n"
-        f"queues = [detent.Queue({QUEUE!r}, key_concurrency=1)]\n"
+        f"queues = [detent.Queue({QUEUE!r}, key_concurrency=1, fair={fair})]\n"
         f"with detent.App(sys.argv[1], include=w.ALL, queues=queues, concurrency={CONCURRENCY}):\n"
         "    print('ready', flush=True); sys.stdin.read()"
     )

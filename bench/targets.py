@@ -27,6 +27,7 @@ TARGETS = (
     Target("500 x 5 steps", 0.15, field="cpu_ms", databases=("postgres", "sqlite")),
     Target("1 x 100 steps", 0.7, of_limit=True),
     Target("5,000 one-step runs", 6_000, databases=("postgres",)),
+    Target("10,000 runs, 1,000 keys, one at a time per key", 2_000, databases=("postgres",)),
     Target("fan-out 1,000 + join", 0.2, databases=("postgres",)),
     Target("idle start, same process", 1.5, databases=("postgres",)),
     Target("idle start, other process", 4.0, databases=("postgres",)),

@@ -30,6 +30,7 @@ MANY = 5000
 SINGLES = 1000
 SEQUENCE = 100
 WIDTH = 1000
+KEYS, RUNS_PER_KEY = 1000, 10  # of a queue on which each key executes one at a time
 SAMPLES = 60
 IDLE_SECONDS = 15.0
 # A session of PostgreSQL may tell what it did up to ten seconds later: its start must not count as idling.
@@ -42,6 +43,7 @@ TITLES: dict[str, tuple[str, str, str]] = {
     "singles": ("one-step runs, started one by one", "runs/s", "higher"),
     "sequence": ("1 x 100 steps", "steps/s", "higher"),
     "fan-out": ("fan-out 1,000 + join", "s", "lower"),
+    "limits": ("10,000 runs, 1,000 keys, one at a time per key", "runs/s", "higher"),
     "latency-same": ("idle start, same process", "ms", "lower"),
     "latency-other": ("idle start, other process", "ms", "lower"),
     "idle-cpu": ("idle worker, CPU", "%", "lower"),
