@@ -18,12 +18,11 @@ from .peers.protocol import CONCURRENCY, KEYS, RUNS_PER_KEY, TITLES, Figure, fro
 BIG_BACKLOG = 20_000
 FEW_KEYS, RUNS_PER_FEW = 10, 100  # how fast one execution of a key follows another
 QUEUE = "limited"
-# In the order of the index of keys, so that the wait costs the server next to nothing.
+# In the order of an index, so that the wait costs the server next to nothing.
 LEFT = """
 SELECT 1 FROM detent_executions
- WHERE state = '{state}' AND queue = '{queue}' AND queue_key >= 'key-' AND queue_key < 'key.'
- ORDER BY queue_key
- LIMIT 1"""
+ WHERE {waiting} AND queue_key >= 'key-' AND queue_key < 'key.' ORDER BY queue_key LIMIT 1"""
+READY = {"mysql": f"keyed_queue = '{QUEUE}'"}
 
 
 def limits(kind: str, url: str) -> list[Figure]:
@@ -63,15 +62,16 @@ def _measured(
 
 def _wait(url: str) -> None:
     """Return when all runs are over, apart from those of the big backlog."""
-    states = ["ready", "executing"]
-    with closing(open_store(url).driver.connect()) as connection:
+    store = open_store(url)
+    conditions = [READY.get(store.dialect, f"state = 'ready' AND queue = '{QUEUE}'"), "state = 'executing'"]
+    with closing(store.driver.connect()) as connection:
         cursor = connection.cursor()
-        while states:
-            cursor.execute(LEFT.format(state=states[0], queue=QUEUE))
+        while conditions:
+            cursor.execute(LEFT.format(waiting=conditions[0]))
             if cursor.fetchone():
                 time.sleep(0.02)
             else:
-                states.pop(0)
+                conditions.pop(0)
 
 
 @contextmanager

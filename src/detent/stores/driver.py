@@ -481,7 +481,8 @@ def pyformat(statements: Any) -> Any:
     changed = {}
     for name in statements.__struct_fields__:
         value = getattr(statements, name)
-        changed[name] = named_to_pyformat(value) if isinstance(value, str) else pyformat(value)
+        if not isinstance(value, int):  # a limit that goes with a statement
+            changed[name] = named_to_pyformat(value) if isinstance(value, str) else pyformat(value)
     return msgspec.structs.replace(statements, **changed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...kernel.rows import Step
 from ..driver import named_to_pyformat
-from ..sql.dialect import columns_of, kind_of
+from ..sql.dialect import columns_of, first_by_key, kind_of
 from ..sql.statements import FINAL_STEP
 
 # Spelled out, because a batch would otherwise have the character set of the user's database.
@@ -25,6 +25,7 @@ class MySqlDialect:
     hurry = ""
     dead = "AND e.dead_since > 0"
     died = "e.dead_since"
+    values_at_once = 1000
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (
         "hero_slot = SHA2(CONCAT_WS(':', LENGTH(:type), :type,"
@@ -103,6 +104,19 @@ class MySqlDialect:
 
     def keyed(self, alias: str) -> str:
         return f"{alias}.keyed_queue = :queue"
+
+    def next_values(self, column: str, source: str) -> str:
+        # A comparison with a column of another table is no range here: a recursive query that descends the
+        # index for each value reads all entries before it.  So this reads entries up to the limit.  A value
+        # with more entries costs one statement more, however many they are.
+        return f"""
+SELECT p.value, COUNT(*)
+  FROM (SELECT {column} AS value {source} AND {column} > :after ORDER BY {column} LIMIT :limit) AS p
+ GROUP BY p.value
+ ORDER BY p.value"""
+
+    def first_of_each(self, columns: str, rows: str, found: str) -> str:
+        return first_by_key(columns, rows, found, self.join("detent_executions", "e"))
 
     def same_key(self, one: str, other: str) -> str:
         return f"{one}.queue_key = {other}.queue_key"

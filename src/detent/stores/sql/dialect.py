@@ -38,6 +38,7 @@ class Dialect(Protocol):
     hurry: str  # a column by which the server ends this transaction, should we be stopped in its middle
     dead: str  # beside the condition that a letter is dead: what lets the index of those be used
     died: str  # when a dead letter was given up, as that index holds it
+    values_at_once: int  # a good `:limit` for `next_values`
     hero: str  # the condition by which the index finds the active run of a hero
 
     def held(self, lock_no: str) -> str:
@@ -102,6 +103,20 @@ class Dialect(Protocol):
         """The condition that both have the same key, in a query that is sorted by the key of `one` first."""
         ...
 
+    def next_values(self, column: str, source: str) -> str:
+        """The next values behind `:after`, in the order of an index, each with the entries read for it.
+
+        At most `:limit` entries are read.
+        """
+        ...
+
+    def first_of_each(self, columns: str, rows: str, found: str) -> str:
+        """For each row `x` of a batch, these columns of the execution that `found` finds for it, as `e`.
+
+        `found` is a query of one execution `h`, without its list of columns.
+        """
+        ...
+
     def beyond(self, at: str, id: str, sign: str) -> str:
         """The condition that a row lies beyond (:at, :id), in the order of an index on both."""
         ...
@@ -111,8 +126,20 @@ class Dialect(Protocol):
         ...
 
 
+def first_by_key(columns: str, rows: str, found: str, join: str) -> str:
+    """`first_of_each` without LATERAL: its key by the index alone, its other columns by that key."""
+    return f"""
+SELECT {columns}
+  FROM (SELECT (SELECT h.run_id {found}) AS run_id, (SELECT h.node {found}) AS node,
+               (SELECT h.attempt {found}) AS attempt
+          FROM {rows}) AS k
+  {join} ON e.run_id = k.run_id AND e.node = k.node AND e.attempt = k.attempt"""
+
+
 class OnConflict:
     """What PostgreSQL and SQLite have in common."""
+
+    values_at_once = 200
 
     def rows(self, *columns: str, batch: str = "rows") -> str:
         raise NotImplementedError
@@ -155,6 +182,17 @@ class OnConflict:
         names = ", ".join(columns)
         # SQLite would take the ON of the conflict for that of a join.
         return f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.rows(*columns)} WHERE true"
+
+    def next_values(self, column: str, source: str) -> str:
+        # One descent of the index for each value: a million entries with one value cost as much as one.
+        return f"""
+WITH RECURSIVE found (value, number) AS (
+SELECT (SELECT {column} {source} AND {column} > :after ORDER BY {column} LIMIT 1), 1
+ UNION ALL
+SELECT (SELECT {column} {source} AND {column} > found.value ORDER BY {column} LIMIT 1), found.number + 1
+  FROM found
+ WHERE found.value IS NOT NULL AND found.number < :limit)
+SELECT value, 1 FROM found WHERE value IS NOT NULL"""
 
     def same_key(self, one: str, other: str) -> str:
         return f"{one}.queue_key = {other}.queue_key"

@@ -19,6 +19,7 @@ class QueueStatements(msgspec.Struct, frozen=True):
     candidates_at: str
     precedences: str
     keys: str
+    values_at_once: int  # the limit of these two: an answer with fewer entries has reached the end
     heads: str
     heads_at: str
     lock_ready: str
@@ -71,27 +72,11 @@ SELECT b.queue, b.queue_key, b.begun_at, b.begins
         candidates=f"SELECT {_CANDIDATE} {ready} AND {known} {in_order}",
         candidates_at=f"""
 SELECT {_CANDIDATE} {ready} AND e.precedence = :precedence AND {known} {in_order}""",
-        # One descent of the index for each precedence, however many executions wait.
-        precedences=f"""
-WITH RECURSIVE found (precedence, number) AS (
-SELECT (SELECT e.precedence {ready} ORDER BY e.precedence LIMIT 1), 1
- UNION ALL
-SELECT (SELECT e.precedence {ready} AND e.precedence > found.precedence
-         ORDER BY e.precedence LIMIT 1), found.number + 1
-  FROM found
- WHERE found.precedence IS NOT NULL AND found.number < :limit)
-SELECT precedence FROM found WHERE precedence IS NOT NULL""",
-        # The same for the keys behind one: a million executions of one key cost as much as one.
-        # Served by detent_executions_keyed.
-        keys=f"""
-WITH RECURSIVE found (queue_key, number) AS (
-SELECT (SELECT e.queue_key {_keyed(d, "e")} AND e.queue_key > :after ORDER BY e.queue_key LIMIT 1), 1
- UNION ALL
-SELECT (SELECT e.queue_key {_keyed(d, "e")} AND e.queue_key > found.queue_key
-         ORDER BY e.queue_key LIMIT 1), found.number + 1
-  FROM found
- WHERE found.queue_key IS NOT NULL AND found.number < :limit)
-SELECT queue_key FROM found WHERE queue_key IS NOT NULL""",
+        # The precedences and the keys behind one, each with the entries of the index that were read for it.
+        # Served by detent_executions_ready and detent_executions_keyed.
+        precedences=d.next_values("e.precedence", ready),
+        keys=d.next_values("e.queue_key", _keyed(d, "e")),
+        values_at_once=d.values_at_once,
         # The execution of each key that is next, after `skip` others of that key.
         heads=_heads(d, ("queue_key",), ""),
         heads_at=_heads(d, ("queue_key", "precedence"), "AND h.precedence = x.precedence"),
@@ -142,22 +127,11 @@ def _keyed(d: Dialect, alias: str) -> str:
 
 
 def _heads(d: Dialect, columns: tuple[str, ...], place: str) -> str:
-    """For each row of the batch, the next execution of its key.
-
-    The run of the head is found by the index alone; its other columns are read by the primary key.  Where
-    several executions of that run wait with the same key, all of them are returned.  COALESCE keeps a planner
-    without statistics from beginning with all that is ready.
-    """
-    return f"""
-SELECT {_CANDIDATE}
-  FROM (SELECT x.queue_key AS wanted,
-               (SELECT h.run_id {_keyed(d, "h")} AND {d.same_key("h", "x")} {place}
-                   AND {d.one_of("h.job", "job", batch="jobs")}
-                   AND {served("h")}
-                 ORDER BY h.queue_key, h.precedence, h.scheduled_for, h.run_id
-                 LIMIT 1 OFFSET :skip) AS head
-          FROM {d.rows(*columns)}) AS k
-  {d.join("detent_executions", "e")} ON e.run_id = k.head
- WHERE COALESCE(e.state, '') = 'ready'
-   AND COALESCE(e.queue, '') = :queue
-   AND COALESCE(e.queue_key, '') = k.wanted"""
+    """For each row of the batch, the next execution of its key."""
+    found = f"""
+{_keyed(d, "h")} AND {d.same_key("h", "x")} {place}
+   AND {d.one_of("h.job", "job", batch="jobs")}
+   AND {served("h")}
+ ORDER BY h.queue_key, h.precedence, h.scheduled_for, h.run_id
+ LIMIT 1 OFFSET :skip"""
+    return d.first_of_each(_CANDIDATE, d.rows(*columns), found)

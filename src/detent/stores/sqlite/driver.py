@@ -26,7 +26,7 @@ from ..batch.fast_paths import records_only
 from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way, batch
 from ..process_forks import INHERITED
 from ..session_locks import NoLock
-from ..sql.dialect import OnConflict, columns_of
+from ..sql.dialect import OnConflict, columns_of, first_by_key
 from ..sql.queries import build_queries
 from ..sql.statements import ACTIVE_HERO, FINAL_STEP, build
 from .file import DatabaseFile, FileConnection
@@ -46,6 +46,9 @@ class SqliteDialect(OnConflict):
     dead = ""
     died = "e.finished_at"
     hero = ACTIVE_HERO
+
+    def first_of_each(self, columns: str, rows: str, found: str) -> str:
+        return first_by_key(columns, rows, found, self.join("detent_executions", "e"))
 
     def held(self, lock_no: str) -> str:
         return "0"  # files are locked, which SQL cannot see

@@ -8,8 +8,8 @@ A claim on a limited queue is one transaction:
     4. Lock those that are still ready, lease them, and record that they began.
 
 Candidates come in the order of the queue.  Where the first `LOOK_AHEAD` of them have to wait because of their
-keys, the other keys take turns; in a fair queue they always do.  Keys are found by one descent of an index
-each, so that a million executions of one key cost as much as one.
+keys, the other keys take turns; in a fair queue they always do.  Keys are found in an index without
+reading all that waits under a key, so that a million executions of one key cost as much as a few.
 
 Queues without limits are not claimed here (leases.py).
 """
@@ -49,9 +49,10 @@ from ..driver import Tx, batch, rows_to
 from ..sql.queues import CONFIGURED, KEYS
 
 LOOK_AHEAD = 100  # candidates that are looked at beyond those that fit
-KEYS_AT_ONCE = 200
 MOST_KEYS = 5000  # that one claim looks at
+MOST_PAGES = 200  # that one claim reads of the index of keys
 MOST_PRECEDENCES = 50
+LOWEST = -(2**31)  # no precedence is as low
 FORGET_EVERY = 50  # claims that record begins: one in so many deletes old ones
 BUSY = 5_000  # microseconds until a queue is looked at again that another worker is claiming from
 
@@ -126,10 +127,7 @@ class _Claiming:
     def run(self) -> list[Candidate]:
         """What begins, in order."""
         if self._limits.aging is not None:
-            rows = self._tx.query(
-                self._tx.sql.queues.precedences, queue=self._queue.name, limit=MOST_PRECEDENCES
-            )
-            self._precedences = [row[0] for row in rows]
+            self._precedences = self._all_precedences()
         if self._limits.fair:
             self._in_turn()
             # Those without a key that were begun by a process which does not know that the queue is fair.
@@ -139,6 +137,21 @@ class _Claiming:
             if not complete and self._limits.keyed:
                 self._in_turn()
         return list(self._taken.values())
+
+    def _all_precedences(self) -> list[int]:
+        found: list[int] = []
+        complete = False
+        while not complete and len(found) < MOST_PRECEDENCES:
+            after = found[-1] if found else LOWEST
+            more, complete = self._next(self._tx.sql.queues.precedences, after)
+            found += more
+        return found[:MOST_PRECEDENCES]
+
+    def _next(self, statement: str, after: Any) -> tuple[list[Any], bool]:
+        """The next values of an index, and whether those were the last."""
+        limit = self._tx.sql.queues.values_at_once
+        found = self._tx.query(statement, queue=self._queue.name, after=after, limit=limit)
+        return [row[0] for row in found], sum(row[1] for row in found) < limit
 
     def _in_order(self, wanted: Callable[[Candidate], bool]) -> bool:
         """Take the first ones in the order of the queue; whether those were all that wait."""
@@ -168,11 +181,12 @@ class _Claiming:
         """Take one of each key, from behind the key of the last turn on; then a second of each; and so on."""
         start = turn = self._queue.turn
         seen: list[str] = []  # keys that had something to take
-        looked, wrapped = 0, False
-        while self._admission.room > 0 and looked < MOST_KEYS:
-            keys = self._keys(turn)
-            looked += len(keys)
+        looked, pages, wrapped = 0, 0, False
+        while self._admission.room > 0 and looked < MOST_KEYS and pages < MOST_PAGES:
+            keys, complete = self._next(self._tx.sql.queues.keys, turn)
+            looked, pages = looked + len(keys), pages + 1
             if wrapped:
+                complete = complete or keys[-1] >= start
                 keys = [key for key in keys if key <= start]
             for key in self._take_heads(keys, skip=0):
                 seen.append(key)
@@ -180,7 +194,7 @@ class _Claiming:
             if self._admission.room <= 0:
                 break
             turn = keys[-1] if keys else turn
-            if len(keys) < KEYS_AT_ONCE:
+            if complete:
                 if wrapped or not start:
                     break
                 turn, wrapped = "", True
@@ -190,12 +204,6 @@ class _Claiming:
             seen = list(self._take_heads(seen, skip=skip))
         if turn != start:
             self._tx.send(self._tx.sql.queues.set_turn, name=self._queue.name, turn=turn)
-
-    def _keys(self, after: str) -> list[str]:
-        found = self._tx.query(
-            self._tx.sql.queues.keys, queue=self._queue.name, after=after, limit=KEYS_AT_ONCE
-        )
-        return [row[0] for row in found]
 
     def _take_heads(self, keys: Sequence[str], *, skip: int) -> Iterable[str]:
         """Take the next execution of each key, in the order of the keys; yield the keys that had one."""
