@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .backlog import backlog
 from .deciders import effects, hot_instance, inbox, many_instances, projection, timers
 from .endurance import recovery, sleepers
 from .graphs import graph_chain, graph_fan_out, graph_huge, graph_layers, graph_long_chain
@@ -20,6 +21,7 @@ SHAPES: dict[str, Shape] = {
     "recovery": recovery,
     "scaling": scaling,
     "limits": limits,
+    "backlog": backlog,
     "viewers": viewers,
     "graph-fan-out": graph_fan_out,
     "graph-chain": graph_chain,
