@@ -33,6 +33,7 @@ COMPARED = {
     "runs": TITLES["runs"][0],
     "singles": TITLES["singles"][0],
     "fan-out": TITLES["fan-out"][0],
+    "limits": TITLES["limits"][0],
     "latency": TITLES["latency-same"][0],
     "idle": TITLES["idle-cpu"][0],
     "import": TITLES["import"][0],

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 @contextmanager
-def worker_of(module: str, url: str) -> Iterator[subprocess.Popen[str]]:
-    """`python -m MODULE worker URL` in another process, from when it has said a line until the end."""
+def worker_of(module: str, url: str, queue: str = "other") -> Iterator[subprocess.Popen[str]]:
+    """`python -m MODULE worker URL QUEUE` in another process, from when it has said a line until the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, "worker", url],
+        [sys.executable, "-m", module, "worker", url, queue],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dbos import DBOS
+import psycopg
+from dbos import DBOS, SetEnqueueOptions
 
 from bench.peers import protocol as p
 from bench.peers.children import limited, stay, worker_of
@@ -123,6 +124,35 @@ async def fan(url: str) -> list[p.Figure]:
     return [p.taken("fan-out", p.WIDTH, seen, "child workflows")]
 
 
+async def limits(url: str) -> list[p.Figure]:
+    """A partition for each key.  The runs are moved into the queue that two other processes serve at once."""
+    if not url.startswith("postgres"):
+        raise p.Missing("measured on PostgreSQL only: two worker processes")
+    count = p.KEYS * p.PEER_RUNS_PER_KEY
+
+    async def enqueue(number: int) -> Any:
+        with SetEnqueueOptions(queue_partition_key=f"key-{number % p.KEYS}"):
+            return await DBOS.enqueue_workflow_async("parked", run_steps, 1)
+
+    await asyncio.to_thread(DBOS.register_queue, "parked", partition_concurrency=1)
+    await limited(count, enqueue, 50)
+    with (
+        worker_of("bench.peers.dbos", url, "limited"),
+        worker_of("bench.peers.dbos", url, "limited"),
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
+        await asyncio.sleep(1)
+        with p.window() as seen:
+            connection.execute(
+                "UPDATE dbos.workflow_status SET queue_name = 'limited' WHERE queue_name = 'parked'"
+            )
+            left = "SELECT 1 FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') LIMIT 1"
+            while connection.execute(left).fetchone():
+                await asyncio.sleep(0.1)
+    note = f"{count} runs; a partition for each key, polled every 100 ms"
+    return [p.rate("limits", count, seen, note)]
+
+
 async def idle_latency(url: str) -> list[p.Figure]:
     same = []
     for _ in range(p.SAMPLES):
@@ -145,22 +175,26 @@ def idle(url: str) -> list[p.Figure]:
     return p.idle()
 
 
-def worker(url: str) -> None:
-    """A worker in another process, for a queue that only it listens to."""
-    launch(url, "other")
-    DBOS.register_queue("other", worker_concurrency=10, polling_interval_sec=0.1)
+def worker(url: str, queue: str) -> None:
+    """A worker in another process, for a queue that the measuring process does not listen to."""
+    launch(url, queue)
+    if queue == "limited":
+        DBOS.register_queue(queue, partition_concurrency=1, polling_interval_sec=0.1)
+    else:
+        DBOS.register_queue(queue, worker_concurrency=10, polling_interval_sec=0.1)
     stay()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
-        worker(sys.argv[2])
+        worker(sys.argv[2], sys.argv[3])
     shapes = {
         "steps": steps,
         "sequence": sequence,
         "runs": runs,
         "singles": singles,
         "fan-out": fan,
+        "limits": limits,
         "latency": idle_latency,
     }
     others = {"idle": idle, "import": lambda _: p.import_time("dbos")}

@@ -135,5 +135,5 @@ if __name__ == "__main__":
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
         | {"import": lambda _: p.import_time("langgraph.func")},
-        {"singles": NO_QUEUE, "idle": NO_QUEUE},
+        {"singles": NO_QUEUE, "idle": NO_QUEUE, "limits": NO_QUEUE},
     )

@@ -125,5 +125,10 @@ if __name__ == "__main__":
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
         | {"import": lambda _: p.import_time("pgqueuer")},
-        {"steps": NO_STEPS, "sequence": NO_STEPS, "fan-out": "a plain queue: it has no join"},
+        {
+            "steps": NO_STEPS,
+            "sequence": NO_STEPS,
+            "fan-out": "a plain queue: it has no join",
+            "limits": p.NOT_MEASURED,
+        },
     )

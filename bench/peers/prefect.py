@@ -148,5 +148,8 @@ if __name__ == "__main__":
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
         | {"import": lambda _: p.import_time("prefect.flows")},
-        {"singles": "flows are called directly; a deployment starts a process for each run"},
+        {
+            "singles": "flows are called directly; a deployment starts a process for each run",
+            "limits": p.NOT_MEASURED,
+        },
     )

@@ -89,6 +89,22 @@ async def singles(app: procrastinate.App) -> list[p.Figure]:
     return [p.rate("singles", p.SINGLES, seen, NOTE)]
 
 
+async def limits(app: procrastinate.App) -> list[p.Figure]:
+    """A lock for each key.  The jobs are moved into the queue that two other processes serve at once."""
+    count = p.KEYS * p.PEER_RUNS_PER_KEY
+    for key in range(p.KEYS):
+        task = app.tasks["noop"].configure(queue="parked", lock=f"key-{key}")
+        await task.batch_defer_async(*({"number": number} for number in range(p.PEER_RUNS_PER_KEY)))
+    module, url = "bench.peers.procrastinate", sys.argv[2]
+    with worker_of(module, url, "limited"), worker_of(module, url, "limited"), p.window() as seen:
+        await app.connector.execute_query_async(
+            "UPDATE procrastinate_jobs SET queue_name = 'limited' WHERE queue_name = 'parked'"
+        )
+        await app.tasks["noop"].configure(queue="limited").defer_async(number=0)  # it wakes the workers
+        await until(lambda: drained(app), 0.1)
+    return [p.rate("limits", count, seen, f"{count} jobs, a lock for each key; {NOTE}")]
+
+
 async def idle_latency(app: procrastinate.App) -> list[p.Figure]:
     task = app.tasks["latency"]
     for number in range(p.SAMPLES):
@@ -110,11 +126,12 @@ async def idle(app: procrastinate.App) -> list[p.Figure]:
     return await asyncio.to_thread(p.idle)
 
 
-def worker(url: str) -> None:
+def worker(url: str, queue: str) -> None:
     async def main() -> None:
         app = make(url)
+        at_once = AT_ONCE if queue == "limited" else 10
         async with app.open_async():
-            work = asyncio.create_task(app.run_worker_async(queues=["other"], concurrency=10))
+            work = asyncio.create_task(app.run_worker_async(queues=[queue], concurrency=at_once))
             await asyncio.sleep(1)
             print("ready", flush=True)
             await work
@@ -124,8 +141,14 @@ def worker(url: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "worker":
-        worker(sys.argv[2])
-    shapes: dict[str, Work] = {"runs": runs, "singles": singles, "latency": idle_latency, "idle": idle}
+        worker(sys.argv[2], sys.argv[3])
+    shapes: dict[str, Work] = {
+        "runs": runs,
+        "singles": singles,
+        "limits": limits,
+        "latency": idle_latency,
+        "idle": idle,
+    }
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
         | {"import": lambda _: p.import_time("procrastinate")},

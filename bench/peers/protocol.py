@@ -31,6 +31,8 @@ SINGLES = 1000
 SEQUENCE = 100
 WIDTH = 1000
 KEYS, RUNS_PER_KEY = 1000, 10  # of a queue on which each key executes one at a time
+NOT_MEASURED = "not measured"  # it may be able to do it
+PEER_RUNS_PER_KEY = 2  # peers get fewer, which a rate does not show
 SAMPLES = 60
 IDLE_SECONDS = 15.0
 # A session of PostgreSQL may tell what it did up to ten seconds later: its start must not count as idling.

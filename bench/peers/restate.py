@@ -192,5 +192,6 @@ if __name__ == "__main__":
     }
     p.serve(
         {name: measured(shape) for name, shape in shapes.items()}
-        | {"import": lambda _: p.import_time("restate")}
+        | {"import": lambda _: p.import_time("restate")},
+        {"limits": "not measured: a virtual object would execute one call per key at a time"},
     )
