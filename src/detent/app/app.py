@@ -122,10 +122,10 @@ class App(Starts):
         return subscribe(self.engine.observer, function, events)
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
-        return Starter(self, NO_OPTIONS)._start_one(definition, args, kwargs)
+        return self.options()._start_one(definition, args, kwargs)
 
     def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        return Starter(self, NO_OPTIONS)._start_each(definition, calls)
+        return self.options()._start_each(definition, calls)
 
     @shows(StartOptions, defaults=START_DEFAULTS)
     def options(self, **options: Unpack[StartOptions]) -> Starter:
