@@ -9,6 +9,7 @@ import pytest
 from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 
 FAULTS = "unit/test_committer_faults.py"
+INTERRUPTS = "unit/test_committer_interrupts.py"
 
 MUTANTS = [
     Mutant(
@@ -66,7 +67,7 @@ MUTANTS = [
         if False:
             self._leader = None
 """,
-        (f"{FAULTS}::test_a_leader_interrupted_in_its_commit_leaves_the_others_their_answers",),
+        (f"{INTERRUPTS}::test_a_leader_interrupted_in_its_commit_leaves_the_others_their_answers",),
         hangs=True,
     ),
     Mutant(
@@ -79,14 +80,14 @@ MUTANTS = [
         """\
                     other.interruptions += 1
 """,
-        (f"{FAULTS}::test_what_an_interrupted_leader_has_committed_is_looked_up_and_not_sent_again",),
+        (f"{INTERRUPTS}::test_what_an_interrupted_leader_has_committed_is_looked_up_and_not_sent_again",),
     ),
     Mutant(
         "the main thread commits by itself, where a signal can interrupt it",
         "commit/committer.py",
         "entry.may_lead = threading.current_thread() is not threading.main_thread()",
         "entry.may_lead = True",
-        (f"{FAULTS}::test_the_main_thread_does_not_commit_by_itself",),
+        (f"{INTERRUPTS}::test_the_main_thread_does_not_commit_by_itself",),
     ),
     Mutant(
         "nobody waits for a database that is away",

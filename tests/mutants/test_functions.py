@@ -170,7 +170,7 @@ MUTANTS = [
         "    if lost and not tx.ended and (error is tx.refusal or driver.broke(tx.connection, error)):",
         "    if lost and not tx.ended:",
         (
-            "functions/test_transactions.py::test_a_lost_connection_to_another_database_is_an_error_of_the_step[sqlite]",
+            "functions/test_transactional_faults.py::test_a_lost_connection_to_another_database_is_an_error_of_the_step[sqlite]",
         ),
         hangs=True,
     ),
@@ -224,7 +224,9 @@ MUTANTS = [
         "execution/bodies.py",
         "if tries.may_be_recorded(trouble) and tries.was_recorded():",
         "if False:",
-        ("functions/test_transactions.py::test_a_transaction_whose_answer_was_lost_is_not_repeated[sqlite]",),
+        (
+            "functions/test_transactional_faults.py::test_a_transaction_whose_answer_was_lost_is_not_repeated[sqlite]",
+        ),
     ),
     Mutant(
         "the transaction of a worker that was declared dead is committed",
@@ -243,7 +245,9 @@ MUTANTS = [
         "execution/bodies.py",
         "            raise Canceled  # what is recorded",
         "            pass  # what is recorded",
-        ("graphs/test_bodies.py::test_a_transactional_node_of_a_canceled_run_writes_nothing[sqlite-def]",),
+        (
+            "graphs/test_transactional_nodes.py::test_a_transactional_node_of_a_canceled_run_writes_nothing[sqlite-def]",
+        ),
     ),
     Mutant(
         "an error in the error hook escapes",

@@ -12,7 +12,7 @@ from detent.kernel.operations import Operation, Record
 from detent.stores.batch.apply import Applied
 from detent.stores.driver import Line, Trouble
 from detent.stores.store import PartlyApplied
-from tests.unit.test_committer_faults import PATIENCE, Call, FakeDriver, FakeStore, busy, opened, queued
+from tests.unit.faulty_committers import PATIENCE, Call, FakeDriver, FakeStore, busy, opened, queued
 
 
 class Blocked(Exception):
