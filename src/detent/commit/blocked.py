@@ -2,7 +2,7 @@
 
 A user's transaction may have started a run inside `within()` and not have committed yet, or have locked a
 run.  An operation on the same id, hero or run has to wait for its end.  It waits here, in a thread and on
-a connection of its own, while the committer goes on.
+a connection of its own, while the committer continues.
 
 Order is kept: an operation that concerns the same run, or needs the same lock, waits behind the one that
 came first, and is committed together with it.

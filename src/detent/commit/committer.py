@@ -223,7 +223,7 @@ class Committer:
     def _lead(self, leader: Entry) -> None:
         """Commit one batch, answer it, and hand on.
 
-        An exception that is no Exception interrupts the leader: `_leave` does the rest.
+        A BaseException that is not an Exception interrupts the leader: `_leave` does the rest.
         """
         while self._leading is leader:
             batch = self._take()
@@ -298,7 +298,7 @@ class Committer:
                 error = again
 
     def _leave(self, entry: Entry, error: BaseException) -> None:
-        """The caller goes without its answer; if it was the leader, others go on with the batch.
+        """The caller leaves without its answer; if it was the leader, others continue with the batch.
 
         Every line may be interrupted, and then all of it is done once more.
         """
@@ -552,7 +552,7 @@ class Committer:
         return None
 
     def _pause(self, entries: Sequence[Entry], error: Exception, wait: float) -> None:
-        """Wait before the next try; callers whose patience has ended are told."""
+        """Wait before the next try; callers whose patience has ended get an error."""
         now = time.monotonic()
         deadlines = [entry.deadline for entry in entries if entry.deadline is not None]
         self._answer(self._give_up([*entries, *self._impatient(now)], now, error))

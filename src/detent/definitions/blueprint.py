@@ -302,7 +302,7 @@ class Blueprint:
         return values
 
     def _own(self, body: Body) -> list[tuple[str, Declared]]:
-        """The nodes of this class's own body, anonymous ones with a number that goes on from the parents'."""
+        """The nodes of this class's own body, anonymous ones numbered after those of the parents."""
         inherited = sum(
             name.startswith("step_") and declared.step.function.__name__ in (ANONYMOUS, "<lambda>")
             for each in self._parents
@@ -339,7 +339,7 @@ class Blueprint:
             yield from self.own_nodes
         elif "__blueprint__" in vars(base):
             yield from vars(base)["__blueprint__"].own_nodes
-        else:  # a mixin that is no Workflow
+        else:  # a mixin that is not a Workflow
             for name, value in vars(base).items():
                 if isinstance(value, Step) and value.is_method:
                     yield name, Declared(name, value, base.__qualname__)
@@ -528,7 +528,7 @@ def _resolved(cls: type, node: Declared, given: Any, declared: Mapping[str, Decl
 
 
 def _is_root(cls: type) -> bool:
-    """Whether it is `Workflow` itself, whose annotations are no fields."""
+    """Whether it is `Workflow` itself, whose annotations are not fields."""
     return "__blueprint__" in vars(cls) and not any("__blueprint__" in vars(base) for base in cls.__mro__[1:])
 
 

@@ -474,7 +474,7 @@ class Graph:
         return nodes
 
     def check(self) -> None:
-        """Raise where this is no graph that can be run."""
+        """Raise if this graph cannot be run."""
         kernel.validated(
             kernel.Document(
                 version=kernel.VERSION,

@@ -331,7 +331,7 @@ def _meaning(services: Services, tx: UserTx, error: BaseException) -> BaseExcept
     """What to raise for a body's exception: the transaction was lost, or ended by the body, or is well."""
     driver = services.store.driver
     lost = driver.trouble(error) in (Trouble.GONE, Trouble.RETRY)
-    # A disk that is full, or a server that is read-only, refuses a statement and goes on.
+    # A disk that is full, or a server that is read-only, refuses a statement and keeps the connection.
     if lost and not tx.ended and (error is tx.refusal or driver.broke(tx.connection, error)):
         return error
     if not isinstance(error, TransactionEnded) and _was_ended(tx):

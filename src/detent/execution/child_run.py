@@ -89,7 +89,7 @@ def _begin_child(work: NodeWork, definition: Any, kwargs: dict[str, Any], child:
 
 
 def _awaiting(work: NodeWork, target: str) -> Routine[Ending | None]:
-    """The end of another run as the end of this node; None when it was put down to wait for it."""
+    """The end of another run as the end of this node; None when it was parked to wait for it."""
     row = yield Read(lambda: work.services.store.current(target))
     if row.state == RunState.FINISHED:
         return work._end(Outcome.SUCCESS, result=row.result or "null")

@@ -83,7 +83,7 @@ def _read(services: Services, request: Read) -> Any:
 
 
 class Idling:
-    """Knows when nothing goes on in an async workflow any more, and then asks it to leave.
+    """Knows when an async workflow only waits, and then asks it to leave.
 
     Its callbacks run in empty contexts: that tells them from the workflow's own code.
     """
@@ -156,7 +156,7 @@ class Idling:
             return RECHECK
         due = None if wait.wake_at is None else (wait.wake_at - self._services.clock.now()) / 1e6
         if due is not None and due <= 0:
-            return RECHECK  # it only wants to be put down; another branch keeps the run here
+            return RECHECK  # it only waits; another branch keeps the run here
         if not wait.awaits:
             return due
         return RECHECK if due is None else min(due, RECHECK)
@@ -188,7 +188,7 @@ class Idling:
             self._on_idle()
 
     def _wakes_up(self) -> bool:
-        """Whether something that waits was told to go on, or to end, and has not done so yet."""
+        """Whether a wait was told to continue or to end, and has not done so yet."""
         return any(future.done() for future in self._waiting)
 
     def _stays_for_timer(self) -> bool:

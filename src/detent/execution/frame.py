@@ -175,7 +175,7 @@ class FrameCore(Appending):
     # Interrupts
 
     def checkpoint(self) -> Routine[None]:
-        """Before anything new begins: may this run go on?"""
+        """Before anything new begins: stop here if the run is interrupted."""
         self.refuse_if_leaving()
         if not self.undoing:
             if self.interrupt == "canceled":
@@ -187,7 +187,7 @@ class FrameCore(Appending):
         if self.outgoing:
             yield from self.flush_outgoing()
         elif self.unwritten or self.carrying:
-            # Another branch may be writing down a value that this one goes on with.  Commits keep their
+            # Another branch may be recording a value that this one uses next.  Commits keep their
             # order, so an empty one behind it is enough.
             yield from self.record()
 
@@ -426,7 +426,7 @@ class FrameCore(Appending):
         if entry.state == StepState.FAILED:
             raise raisable(name, entry.error)
         if entry.error is not None:
-            return None  # it failed, and its policy is to go on without it
+            return None  # it failed, and its policy is to continue without it
         return self.services.codec.decode(
             entry.result or "null", returns, f"the result of step {entry.key!r}"
         )

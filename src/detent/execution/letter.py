@@ -76,7 +76,7 @@ class Letter(Work):
         return Ending(outcome=Outcome.REATTEMPTED_BY_EXCEPTION, now=self._now(), error=stored, wait=pause)
 
     def _wait(self, failures: int, error: BaseException) -> timedelta | None:
-        """How long until the next attempt; None where trying again is of no use."""
+        """How long until the next attempt; None if another attempt cannot succeed."""
         return None if isinstance(error, PermanentError) else self.retry.wait_after(failures, error)
 
     def _failure_text(self) -> str:
@@ -181,7 +181,7 @@ class InboxLetter(Letter):
                 unfit = answer.error or unfit
                 more = answer.more
                 if answer.held:
-                    raise Suspended  # put down until the resume
+                    raise Suspended  # parked until the resume
             if unfit is not None:
                 raise unfit
 

@@ -74,7 +74,7 @@ def _main(frame: Frame) -> Routine[None]:
 
 
 def _workflow(frame: Frame) -> Routine[Ending]:
-    """Run the function, or go on undoing it; return how it ended."""
+    """Run the function, or continue to undo it; return how it ended."""
     if frame.interrupt == "canceled":
         return (yield from _canceled(frame))
     mark = undo.begun(frame)

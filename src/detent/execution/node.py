@@ -96,7 +96,7 @@ class NodeWork(Work):
             yield Read(self._look_again)  # the run was given a graph of its own meanwhile
 
     def _ending(self) -> Routine[Ending | None]:
-        """How the attempt ended; None when it has settled, or was put down, by itself."""
+        """How the attempt ended; None when it has settled or parked itself."""
         try:
             if self.interrupt == "canceled":
                 return self._end(Outcome.CANCELED_BY_OPERATOR)
@@ -123,7 +123,7 @@ class NodeWork(Work):
         except (Signal, GeneratorExit):
             raise
         except BaseException as error:
-            # A SystemExit, say, is an error of this node, and the worker goes on; a Ctrl-C is not.
+            # A SystemExit is an error of this node, and the worker continues; a Ctrl-C is not.
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise
             return (yield from self._failed(error))

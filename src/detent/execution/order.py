@@ -147,7 +147,7 @@ class Turns:
         self._arm()
 
     def leave(self, task: asyncio.Task[Any]) -> None:
-        """A task goes on with the workflow's code."""
+        """A task continues with the workflow's code."""
         self._inside.discard(task)
         self._moving.discard(task)
         self._outside.add(task)
@@ -357,7 +357,7 @@ class Turns:
         self._wake(waiting)
 
     def _wake(self, waiting: _Waiting) -> None:
-        """The task goes on with its answer; nothing else is delivered before it has."""
+        """The task continues with its answer; nothing else is delivered before it has."""
         if not waiting.future.done():
             self._moving.add(waiting.task)
             waiting.future.set_result(None)

@@ -1,6 +1,6 @@
 """Publishing from steps, nodes and effects: a value that people may read while they run.
 
-There is one row for each name, and a later value replaces it.  It is no part of the
+There is one row for each name, and a later value replaces it.  It is not part of the
 workflow's recorded way: a replay neither asks for it nor counts it.
 """
 

@@ -60,7 +60,7 @@ class RunGraphs:
         return self.of(claimed_of_run(row))
 
     def by(self, graph: Graph, row: RunRow) -> RunGraph:
-        """The run_graph of a run that is to go on by that graph."""
+        """The run_graph of a run that is to continue by that graph."""
         methods = row.kind == "class"
         if methods:
             graph = self._with_options(graph, row.type, row.id)

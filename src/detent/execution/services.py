@@ -188,7 +188,7 @@ class Loop:
                 return
             except SystemExit:
                 # asyncio raises it out of the loop when a task ends with it.  It is also the outcome of
-                # that task, so that the workflow sees it; the other workflows must go on.
+                # that task, so that the workflow sees it; the other workflows must continue.
                 log.warning("sys.exit() was called in a task of a workflow; the worker continues")
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class Services:
     queues: tuple[str, ...]
     heroes: Heroes
     version: str = ""  # of the code
-    lenient: bool = False  # a replay that asks for other arguments than recorded goes on, with a warning
+    lenient: bool = False  # a replay that asks for other arguments than recorded continues, with a warning
     local: Local | None = None
     shuffle: Callable[[], Awaitable[None]] | None = None  # of tests: concurrent steps end in another order
     on_error: Callable[[BaseException, Context], None] | None = None

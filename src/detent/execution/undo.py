@@ -1,7 +1,7 @@
 """Compensation: what was done is undone in reverse order, durably.
 
 The failure that began it is recorded first; from then on the workflow's function
-does not run again, only its undoing goes on, whatever crashes meanwhile.
+does not run again, only its undoing continues, whatever crashes meanwhile.
 """
 
 from __future__ import annotations

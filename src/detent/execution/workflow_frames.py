@@ -58,7 +58,7 @@ class Frame(FrameCore):
     ) -> None:
         super().__init__(services, claimed, definition, steps)
         self.is_async = definition.is_async
-        self.waits: list[Wait] = []  # what the run was put down for
+        self.waits: list[Wait] = []  # what the run was parked for
         self.ending = False
         self.loop_thread: int | None = None
         self.branches: set[asyncio.Task[Any]] = set()
@@ -273,7 +273,7 @@ class Frame(FrameCore):
         if self.outgoing:
             if self.loop_thread == threading.get_ident():
                 # Nothing may block the loop: it becomes durable a moment later, and many at once.
-                # In a context of its own: it is no branch of the workflow.
+                # In a context of its own: it is not a branch of the workflow.
                 flushing = asyncio.get_running_loop().create_task(
                     self._flush_soon(), context=contextvars.Context()
                 )
@@ -442,7 +442,7 @@ class Frame(FrameCore):
             self._idling.main.cancel()
 
     async def _end_branches(self) -> None:
-        """What the workflow has started ends with it; what executes while it is put down ends by itself."""
+        """What the workflow has started ends with it; what executes while it is parked ends by itself."""
         while self.suspending and self.live and self._idling.busy and self.branches:
             await asyncio.wait(self.branches, return_when=asyncio.FIRST_COMPLETED, timeout=RECHECK)
         if self.branches:

@@ -100,7 +100,7 @@ class End(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """By what a run goes on: its graph, how to read its values, and what its nodes take from it.
+    """How a run continues: its graph, how to read its values, and what its nodes take from it.
 
     A worker puts it into the settles of nodes, and the store plans with it.
     """

@@ -65,7 +65,7 @@ def _facts(error: str | None) -> tuple[str, str] | None:
 def taken_up(run_state: str, outcome: str) -> bool:
     """Whether a resume of a run in `run_state` begins a new attempt where the latest one failed like this.
 
-    A paused run goes on where it was stopped.  A step that failed for good, and
+    A paused run continues where it was stopped.  A step that failed for good, and
     whose failure the workflow has seen, is a recorded outcome and stays one.
     """
     return run_state == RunState.FAILED or stops(outcome)

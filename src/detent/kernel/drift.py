@@ -10,8 +10,8 @@ from the journal until it asks for what the journal does not hold as done: its e
 
     1. Other arguments than recorded, and a result that today's types cannot read, are
        differences at every place.
-    2. When no line can go on, all that was recorded must have been asked for: something
-       that comes first now was added before it.  Likewise where a line goes on beyond what
+    2. When no line can continue, all that was recorded must have been asked for: something
+       that comes first now was added before it.  Likewise where a line continues beyond what
        was not recorded (a value, a spawn) and then meets what was.
     3. When the function has come out, what was recorded and not asked for is a difference,
        except in lines that concurrency explains: one that the code canceled, or that had
@@ -19,7 +19,7 @@ from the journal until it asks for what the journal does not hold as done: its e
     4. A run that is finished or failed must come out with that result or that error, and
        must not ask for more than was recorded.  A run in flight may stop at any edge, and
        come out with anything: its worker may have died just before it wrote that down.
-    5. What the record cannot tell is no difference: an end that came from outside (a
+    5. What the record cannot tell is not a difference: an end that came from outside (a
        deadline, a cancel), what a resume has set aside, and what follows a question that
        only the database could answer.
 

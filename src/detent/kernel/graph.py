@@ -70,7 +70,7 @@ class Node(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     on_exception: str | None = None
     retry: StoredRetry | None = None
     timeout: float | None = None  # seconds
-    on_error: bool = False  # when it fails for good, the run goes on with the nodes of branch (this, false)
+    on_error: bool = False  # when it fails for good, the run continues with the nodes of branch (this, false)
     body: str | None = None  # of an anonymous step of a class: a fingerprint of its code
 
     @property

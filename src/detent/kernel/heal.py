@@ -90,7 +90,7 @@ class Healing(msgspec.Struct):
 
 
 def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> Healing:
-    """Return what a run needs that has come so far, to go on by `graph`.
+    """Return what a run needs that has come so far, to continue by `graph`.
 
     `mine` is a node that the caller has claimed and not begun: it counts as scheduled.
     """

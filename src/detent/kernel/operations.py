@@ -70,7 +70,7 @@ class Park(Operation):
     wake_at: int | None = None
     awaits: list[Await] = []
     steps: list[Step] = []
-    undoing: bool = False  # it undoes a canceled run: that goes on, at its own pace
+    undoing: bool = False  # it undoes a canceled run: that continues, at its own pace
     about: Claimed | None = None  # the execution, for events
 
 
@@ -116,7 +116,7 @@ class Settle(Operation):
     steps: list[Step] = []
     waited: bool = True  # it may have left a wait behind, to be cleared at the run's end
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
-    run_graph: Any = None  # of a node: the kernel's RunGraph, by which its run goes on
+    run_graph: Any = None  # of a node: the kernel's RunGraph, by which its run continues
     successor: Successor | None = None  # the run continues as a new one
     about: Claimed | None = None  # the execution, for events
 
@@ -132,7 +132,7 @@ class Send(Operation):
 
 
 def due_of(operation: Operation) -> int | None:
-    """When something that this operation puts down is due."""
+    """When something that this operation parks or starts is due."""
     if isinstance(operation, Park):
         return operation.wake_at
     if isinstance(operation, Settle):

@@ -267,7 +267,7 @@ class Claimed(Row):
     pin: str | None = None
 
 
-# What a run awaits before it goes on.
+# What a run awaits before it continues.
 
 
 class Await(Row):
@@ -275,7 +275,7 @@ class Await(Row):
 
     `kind` is `steps` (spawned executions of this run with that topic), `child`
     (a run of that id), `message` (one of that name), or `run`: a node of a graph
-    waits for a run of that id, and other nodes of its run go on meanwhile.
+    waits for a run of that id, and other nodes of its run continue meanwhile.
     """
 
     run_id: str

@@ -36,7 +36,7 @@ class Outcome(StrEnum):
     REATTEMPTED_BY_EXCEPTION = "reattempted_by_exception"
     SKIPPED_BY_EXCEPTION = "skipped_by_exception"
     PAUSED_BY_EXCEPTION = "paused_by_exception"
-    BRANCHED_BY_EXCEPTION = "branched_by_exception"  # it failed, and the run goes on with its error branch
+    BRANCHED_BY_EXCEPTION = "branched_by_exception"  # it failed, and the run continues with its error branch
     CANCELED_BY_EXCEPTION = "canceled_by_exception"
     CANCELED_BY_OPERATOR = "canceled_by_operator"
     CANCELED_BY_FLOW_CONTROL = "canceled_by_flow_control"
@@ -162,7 +162,7 @@ def settle(execution: Claimed, ending: Ending) -> SettlePlan:
 
 
 def _of_letter(ending: Ending) -> Ending:
-    """What would stop another run makes a letter a dead one: its instance goes on."""
+    """An error that would stop another run makes a letter a dead letter: its instance continues."""
     if TRANSITIONS[ending.outcome][1] in (Then.FAILS, Then.PAUSES):
         return msgspec.structs.replace(ending, outcome=Outcome.DEAD_LETTER)
     return ending

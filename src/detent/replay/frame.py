@@ -5,7 +5,7 @@ asks its driver for anything at all, to call a step, to commit, to wait, the jou
 answer, and the line that asked has come to its edge.  So nothing is ever executed here.
 
 A few things pass without a request and become durable later: values, the marks of
-`patched`, spawns of async code, sleeps too short to be put down.  A run that failed just
+`patched`, spawns of async code, sleeps too short to park the run.  A run that failed just
 then has lost them.  So a line may go ahead without them; what it asks for next is beyond
 the edge anyway.
 """
@@ -252,7 +252,7 @@ class RecordedFrame(Frame):
         # A fork keeps what has ended, and so may have left out a spawn that came before what it kept.
         if new and self.recording.row.forked_from is None:
             if self.loop_thread != threading.get_ident():
-                self.drive(self._beyond(new[0]))  # sync code goes on when it is durable
+                self.drive(self._beyond(new[0]))  # sync code continues when it is durable
             self._go_ahead(new[0])
         return handles
 

@@ -375,7 +375,7 @@ class Stage:
         return recording.over or any(step.key not in self._frame.seen.asked for step in recording.points())
 
     def _leave(self) -> None:
-        """No line can go on."""
+        """No line can continue."""
         frame = self._frame
         if not frame.seen.detail:
             frame.seen.edge = [*self._held, *self._parked.values()]
@@ -396,7 +396,7 @@ class Stage:
             self._loop.stop()
 
     def _hurry(self, left: float | None) -> float:
-        """Everything is told to leave; who does not is left behind."""
+        """Ask every thread and task to leave; those that do not are left behind."""
         self._ticks += 1
         if left is None or self._ticks > _MOST_TICKS:
             self._loop.stop()

@@ -22,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 PIECE = 0.05  # seconds of really waiting, in one piece
 _OURS = 1  # the loop's own end of the pipe that wakes it up
-_DEAF_AFTER = 1.0  # seconds without a word, after which a socket is no reason to wait
+_DEAF_AFTER = 1.0  # seconds without data, after which a socket is not waited for
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

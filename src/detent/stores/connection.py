@@ -203,7 +203,7 @@ class Connection(SuspendedConnection):
         if connection is not None:
             try:
                 connection.close()
-            except Exception as error:  # it is of no use any more, whatever is wrong with it
+            except Exception as error:  # the connection is unusable, whatever the error
                 log.debug("closing a connection failed: %s", error)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class StoreReader(BaseStore):
     def runs(self, *, limit: int, **filters: Any) -> list[RunRow]:
         """The newest runs that fit all filters (see listing.Wanted)."""
         wanted = listing.Wanted(limit=limit, **filters)
-        # Our own connections are told never to sort.
+        # On the other connections the planner is set never to sort.
         with self._reading(self._sorting if wanted.sorts else None) as tx:
             return listing.runs(tx, wanted)
 
@@ -177,6 +177,6 @@ class StoreReader(BaseStore):
             return retention.expired(tx, before=before, beyond=beyond, limit=limit)
 
     def going_with(self, parents: Collection[str], *, before: int) -> set[str]:
-        """Those of the runs that may go, or would if their own parents were gone; reads only."""
+        """Those of the runs that may be removed, or could be if their parents were; reads only."""
         with self._reading() as tx:
             return retention.going_with(tx, parents, before=before)

@@ -27,7 +27,7 @@ class ServerDriver:
         raise NotImplementedError
 
     def check_process(self) -> None:
-        """Called before connecting: the parent's driver is of no use in a forked child."""
+        """Called before connecting: the parent's driver cannot be used in a forked child."""
         if self._is_inherited:
             raise ForkedProcess(self.inherited)
 

@@ -285,7 +285,7 @@ class Store(
     def resume(
         self, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
     ) -> None:
-        """Let a paused or failed run go on; twice is InvalidState.  A graph's run needs its run_graph."""
+        """Continue a paused or failed run; twice is InvalidState.  A graph's run needs its run_graph."""
         try:
             self._changing(
                 lambda tx: self._told(
@@ -347,7 +347,7 @@ class Store(
         self.write(lambda tx: canceling.note(tx, run_id, event, detail, now))
 
     def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
-        """Those of the runs that are over or paused; when those to `watch` end, other processes are told.
+        """Those of the runs that are over or paused; when those to `watch` end, other processes are notified.
 
         Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes
         nothing.
@@ -369,7 +369,7 @@ class Store(
     # Retention
 
     def remove(self, runs: Sequence[str], *, before: int) -> int:
-        """Remove those of the runs that may go, and all that belongs to them; twice does nothing."""
+        """Remove those of the runs that may be removed, with all their rows; twice does nothing."""
         return self.write(lambda tx: retention.remove(tx, runs, before=before))
 
     def delete(self, run_id: str) -> int:

@@ -4,7 +4,7 @@ The order is fixed, so that two processes cannot deadlock: workers' rows (shared
 runs (exclusive, by id), executions, then all writes.  What each operation comes to
 is decided by the kernel from what was read under those locks.
 
-An operation whose lease is lost is answered as stale; its neighbours go on.
+An operation whose lease is lost is answered as stale; the others are applied.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Seen(msgspec.Struct, frozen=True):
     runs: dict[str, Locked]
     held: set[Delivery]  # what is executing under the token of the operation that ends it
     known: dict[str, Known]  # the runs whose chosen ids are taken
-    asked: Asked  # of runs that go on by a graph
+    asked: Asked  # of runs that continue by a graph
 
     def state(self, run_id: str, changes: Changes) -> str:
         """A run's state, as the operations before this one have left it."""
@@ -118,7 +118,7 @@ def _deciding(
 
 
 def _going(tx: Tx, operations: Sequence[Operation], seen: Seen, changes: Changes) -> Going | None:
-    """The plans for runs that go on by a graph, where there are any."""
+    """The plans for runs that continue by a graph, if there are any."""
     settles = [
         op
         for op in operations
@@ -242,7 +242,7 @@ def _lock_runs(tx: Tx, operations: Iterable[Operation]) -> Callable[[], dict[str
 
 
 def _ends(operations: Iterable[Operation]) -> Iterator[Park | Settle]:
-    """What ends or puts down an execution; also where that comes with a decision."""
+    """What ends or parks an execution, also together with a decision."""
     for op in operations:
         if isinstance(op, Decide):
             if op.ends is not None:
@@ -353,7 +353,7 @@ def _record(op: Record, seen: Seen, changes: Changes) -> Verdict | RunConflict:
     if op.worker not in seen.alive:
         return Verdict.STALE
     state = seen.state(op.run_id, changes) if op.run_id in seen.runs else RunState.READY
-    # (Undoing goes on in a canceled run; only whatever else it does is refused.)
+    # (Undoing continues in a canceled run; everything else is refused.)
     # (A step that is still executing appends to its streams until it ends.)
     if state == RunState.CANCELED and not _may_end(op):
         return Verdict.CANCELED

@@ -141,7 +141,7 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
     ):
         send(tx, statement, rows)
     _write_beside(tx, changes)
-    # Counted before anything is put down: what is put down looks by itself what has happened by now.
+    # Counted before anything is parked: parking checks by itself what has happened so far.
     woken = bool(changes.settled) and readiness.count(tx, changes.settled, changes.now)
     if changes.parked:
         readiness.park(tx, changes.parked)

@@ -187,7 +187,7 @@ class Deciding:
     # Turns
 
     def fires(self, end: Settle, key: str | None) -> bool:
-        """Whether what brings an input is no timer that was cancelled earlier in this very batch."""
+        """Whether an input may be decided: it is not of a timer that was cancelled earlier in this batch."""
         run, node = end.key.run_id, end.key.node
         if node.partition(":")[0] == TIMER and run in self._over:
             return False
@@ -212,7 +212,7 @@ class Deciding:
         return self._turn(op, instance, given)
 
     def _catch_up(self, op: Decide, instance: Instance) -> int | None:
-        """Decide what arrived in the inbox before an operation; return where it must go on, if it must."""
+        """Decide what arrived in the inbox before an operation; return where to continue, if necessary."""
         if not instance.waits and op.run_id not in self._arrived:
             return None
         if instance.over or instance.broken is not None or self._paused(op.run_id):

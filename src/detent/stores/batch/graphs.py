@@ -1,4 +1,4 @@
-"""Runs that go on by a graph: what a batch reads for them, and plans with the kernel.
+"""Runs that continue by a graph: what a batch reads for them, and plans with the kernel.
 
 All of it happens under the run's lock, so counts are read, changed in memory and
 written back.  One query each, for all runs of a batch: counts of the nodes that may

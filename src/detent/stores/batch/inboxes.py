@@ -3,7 +3,7 @@
 Inputs of one instance are decided in the order of arrival.  So an operation that brings an input decides
 what waits in the inbox first: inputs that are stored, then inputs that the batch itself has enqueued.
 
-    1. An input that cannot be decided holds up its inbox, and nothing else: the operation goes on without it.
+    1. An input that cannot be decided blocks its inbox, and nothing else: the operation continues.
        The same holds for an inbox that is a dead letter.
     2. A commit takes at most `AT_ONCE` inputs from an inbox.  An operation behind more of them is postponed.
 """

@@ -343,7 +343,7 @@ class MySqlDriver(ServerDriver):
         return said and error.args[0] > 0 and self.trouble(error) is not Trouble.GONE
 
     def broke(self, connection: Any, error: BaseException) -> bool:
-        # (An error does not say whether the transaction goes on; a deadlock has ended it.)
+        # (An error does not say whether the transaction is still open; a deadlock has ended it.)
         return not connection.open or self.trouble(error) is Trouble.RETRY
 
     def between_statements(self, connection: Any) -> bool:

@@ -140,7 +140,7 @@ class PostgresDriver(ServerDriver):
         self._pgbouncer = pgbouncer
         self.patience = PATIENCE
         self.watch = Watch(self)
-        self.own: set[int] = set()  # our sessions: what they notify is no news to us
+        self.own: set[int] = set()  # our sessions: their notifications are ignored
         super().__init__()
 
     def connect(self) -> Any:

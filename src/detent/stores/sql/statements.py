@@ -509,7 +509,7 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         "step_key": "e.node",
         "kind": "'spawn'",
         "name": "e.job",
-        # What stopped its run is no result: it is taken up again by the resume, and nobody may see it before.
+        # An error that stopped its run is not a result: the resume repeats the attempt, and its end counts.
         "state": "CASE WHEN e.state IN ('completed', 'skipped') THEN 'completed'"
         " WHEN e.outcome IN ('paused_by_exception', 'recovered') THEN 'waiting'"
         " WHEN e.state IN ('failed', 'canceled') THEN 'failed' ELSE 'waiting' END",

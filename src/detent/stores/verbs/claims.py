@@ -130,7 +130,7 @@ def _find(
 
 
 def _way(tx: Tx, worker: str) -> float:
-    """Seconds to the database and back: that it is far away is no fault of its index."""
+    """Seconds of a round trip to the database, which is no measure of the index."""
     begun = time.perf_counter()
     tx.query(tx.sql.fence, id=worker)
     return time.perf_counter() - begun

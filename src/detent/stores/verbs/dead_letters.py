@@ -122,9 +122,9 @@ def replay(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
 
 
 def discard(tx: Tx, run_id: str, node: str, now: int) -> list[str]:
-    """Throw a dead letter away; of an inbox only the input that blocks it, and what is behind goes on.
+    """Throw a dead letter away; of an inbox only the input that blocks it, and the inputs after it continue.
 
-    The inbox of a canceled instance does not go on: canceling has ignored all that waited in it.
+    The inbox of a canceled instance does not continue: canceling has ignored all that waited in it.
     """
     run, letter = _given_up(tx, run_id, node)
     _mark(tx, letter, Outcome.DISCARDED)

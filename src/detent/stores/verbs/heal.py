@@ -42,7 +42,7 @@ def heal_run(
     errors: Mapping[str, str] | None = None,
     mine: str | None = None,
 ) -> Advance:
-    """Plan what a run needs to go on by the run_graph's graph, and put it into the changes.
+    """Plan what a run needs to continue by the run_graph's graph, and put it into the changes.
 
     `before` is the signature of the graph that it was settled under until now; `results` and `errors`
     are of nodes that settle in this transaction, so nothing is recorded of them yet.

@@ -100,7 +100,7 @@ def reattempt(tx: Tx, run_id: str, node: str, *, run_graph: RunGraph | None, now
 
 
 def resume_graph(tx: Tx, run: RunRow, run_graph: RunGraph, now: int) -> None:
-    """Let a paused run go on: what stopped begins again, and readiness is recounted."""
+    """Continue a paused run: what stopped begins again, and readiness is recounted."""
     seen = past(tx, run.id)
     set_state(tx, run, RunState.READY, None, now)
     tx.run(tx.sql.unhold, id=run.id, now=now)
@@ -227,13 +227,13 @@ def _begin_again(
 
 
 def _carry_on(tx: Tx, run: RunRow, run_graph: RunGraph, seen: dict[str, Past], now: int) -> None:
-    """After an operator's hand: go on, if nothing else holds the run up."""
+    """After a change by an operator: continue the run, if nothing else stops it."""
     resumed = _let_go_on(tx, run, seen, now)
     _recount(tx, run, run_graph, seen, now, held=run.state == RunState.PAUSED and not resumed)
 
 
 def _let_go_on(tx: Tx, run: RunRow, seen: Mapping[str, Past], now: int) -> bool:
-    """A run that an error has paused goes on when that was the last thing that held it up.
+    """A run that an error has paused continues when that error was the last one that stopped it.
 
     A paused run stays paused: what was begun again waits for the resume.
     """

@@ -54,7 +54,7 @@ def expired(tx: Tx, *, before: int, beyond: Place, limit: int) -> list[Expired]:
 
 
 def going_with(tx: Tx, parents: Collection[str], *, before: int) -> set[str]:
-    """Which of these runs would be removed, if all that may go went: they and all above them have expired."""
+    """Which of these runs retention would remove: they and all their ancestors have expired."""
     statement = tx.driver.adapt(tx.driver.queries.ancestors)
     known: dict[str, tuple[str | None, bool]] = {}
     asked = set(parents)
@@ -74,7 +74,7 @@ def going_with(tx: Tx, parents: Collection[str], *, before: int) -> set[str]:
 
 
 def remove(tx: Tx, runs: Sequence[str], *, before: int) -> int:
-    """Remove those of them that may go; return how many."""
+    """Remove those of them that may be removed; return how many."""
     if not runs:
         return 0
     asked = batch([{"id": run} for run in sorted(runs)])

@@ -100,7 +100,7 @@ def pages_of(tx: Tx, run_id: str, after: int, upto: int) -> Iterator[list[EventR
 
 def _folded(bound: BoundDecider, run: str, state: Any, after: int, head: int, pages: Any) -> Loaded:
     sequence = after
-    for page in pages:  # (what the database raises meanwhile is no answer to anybody)
+    for page in pages:  # (an error of the database is not caught here)
         try:
             state = bound.fold(state, _without_gap(run, page, sequence))
         except Exception as error:  # of the code that reads events, or of `evolve`: the caller gets it
