@@ -82,8 +82,9 @@ def serving() -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         app.queues["newsletter"].pause("the provider is down")
-        for customer in (*shop.CUSTOMERS, "ada", "ada", "grace"):
-            app.options(queue="newsletter", key=customer).start(shop.newsletter, customer)
+        for number, customer in enumerate((*shop.CUSTOMERS, "ada", "ada", "grace"), 201):
+            options = app.options(id=f"news-{number}", queue="newsletter", key=customer)
+            options.start(shop.newsletter, customer)
         app.schedules.create(
             "spring-sale", shop.newsletter, args=("ada",), cron="0 8 * * 1-5", tz="Europe/Paris"
         )
