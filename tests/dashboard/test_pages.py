@@ -194,3 +194,16 @@ def test_a_mounted_dashboard_links_below_its_path(small: TestingApp) -> None:
     assert 'href="/admin/detent/runs/one"' in page
     assert 'href="/runs' not in page
     assert Client(host).get("/admin/detent/static/detent.css").status_code == 200
+
+
+def test_overdue_runs_are_listed_newest_first_however_many_there_are(shop: TestingApp) -> None:
+    """Many fill a page from the newest active runs; few are found by what is due."""
+    shop.queues["default"].pause("closed")
+    late = [shop.options(id=f"late-{number:03}").start(parrot, "x").id for number in range(60)]
+    shop.advance(seconds=90)
+    shop.options(id="new").start(parrot, "x")
+    client = Client(detent.dashboard(shop))
+    first = client.api("runs", overdue="1")
+    rest = client.api("runs", overdue="1", cursor=first["next"])
+    assert sorted(run["id"] for run in (*first["runs"], *rest["runs"])) == late
+    assert (len(first["runs"]), len(rest["runs"]), rest["next"]) == (50, 10, None)
