@@ -12,11 +12,12 @@ from typing import Any
 from ..definitions.callers import Handle
 from ..definitions.child_options import ChildOptions
 from ..definitions.context import PauseRun, Routine
+from ..definitions.functions import FunctionWorkflow
 from ..errors import StepMismatch
 from ..kernel.journal import FINAL, Scope
 from ..kernel.rows import StepState
 from .frame import FrameCore
-from .spawn import outcomes, spawn, wait_for_any
+from .spawn import gathered, outcomes, spawn, wait_for_any
 
 FIRST = "first"  # the kind of journal entries that say which of several was done first
 
@@ -61,7 +62,15 @@ def mapped(
     concurrency: int,
     return_exceptions: bool,
 ) -> Routine[list[Any]]:
-    """Spawn the calls in their order, so that at most `concurrency` of them are not done."""
+    """Call all, of which at most `concurrency` are under way; return their results in order.
+
+    Steps are spawned at once.  Those above the limit begin when others end, in the transaction of that end
+    (stores/batch/readiness.py), so the workflow is woken when all are done.  Children are spawned by the
+    workflow, which is woken for each that ends.
+    """
+    if not isinstance(definition, FunctionWorkflow):
+        all_of_them = spawn(frame, scope, definition, calls, options, limit=concurrency)
+        return (yield from gathered(frame, all_of_them, return_exceptions=return_exceptions))
     handles: list[Handle[Any]] = []
     going: list[Handle[Any]] = []
     while len(handles) < len(calls) or going:

@@ -18,7 +18,7 @@ from ..kernel import rows as kernel_rows
 from ..kernel.journal import FINAL, REFUSED, Scope
 from ..kernel.operations import Record, Start, Verdict
 from ..kernel.queues import check_queue_key
-from ..kernel.rows import Await, ExecutionState, NewExecution, StepState
+from ..kernel.rows import Await, ExecutionState, NewExecution, StepState, limited_topic
 from ..stores.batch.apply import drop_lease
 from ..stores.batch.names import unfit_attributes
 from .calls import encode_checked
@@ -37,8 +37,9 @@ def spawn(
     definition: Definition[Any, Any],
     calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
     options: ChildOptions | None = None,
+    limit: int | None = None,
 ) -> list[Handle[Any]]:
-    """Note what is to be started, unless the journal knows it already."""
+    """Note what is to be started, unless the journal knows it already; of steps, `limit` begin at once."""
     frame.services.require(definition)
     if options is not None and options.id is not None and len(calls) > 1:
         refuse(options.where, "id", options.id, f"an id names one run, and map() starts {len(calls)}")
@@ -48,10 +49,10 @@ def spawn(
     if queue is not None and queue not in frame.services.queues:
         raise UnknownQueue(queue, frame.services.queues)
     handles: list[Handle[Any]] = []
-    topic = ""
+    topic, going = "", 0
     for args, kwargs in calls:
         key = scope.key(definition.name)
-        topic = topic or key
+        topic = topic or (key if limit is None else limited_topic(key, limit))
         args, kwargs = definition.without_context(args, kwargs)
         definition.check_arguments(args, kwargs)
         text = encode_checked(frame.services.codec, f"the input of {key!r}", args, kwargs, definition)
@@ -71,9 +72,13 @@ def spawn(
             if (found := frame.journal.find(key)) is None:
                 frame.begin_new(key, "spawn", definition.name)
                 queue_key = _queue_key(frame, definition, args, kwargs)
-                _add_step(frame, definition, key, topic, text, queue_key)
+                _add_step(
+                    frame, definition, key, topic, text, queue_key, waits=limit is not None and going >= limit
+                )
+                going += 1
             else:
                 frame.check_drift(definition, found, text)
+                going += found.state not in FINAL
             handles.append(Handle(frame, key, topic, definition, None))  # type: ignore[arg-type]
     return handles
 
@@ -98,7 +103,9 @@ def _queue_key(frame: FrameCore, step: Any, args: tuple[Any, ...], kwargs: dict[
     return check_queue_key(f"the key of {step.place}", key)
 
 
-def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str, queue_key: str | None) -> None:
+def _add_step(
+    frame: FrameCore, step: Any, key: str, topic: str, text: str, queue_key: str | None, *, waits: bool
+) -> None:
     queue, priority = step.queue or frame.claimed.queue, step.priority
     _outgoing(frame).executions.append(
         NewExecution(
@@ -109,9 +116,9 @@ def _add_step(frame: FrameCore, step: Any, key: str, topic: str, text: str, queu
             job=step.name,
             queue=queue,
             precedence=frame.claimed.precedence if priority is None else -priority,
-            state=ExecutionState.READY,
+            state=ExecutionState.PARKED if waits else ExecutionState.READY,
             created_at=frame.now(),
-            scheduled_for=frame.now(),
+            scheduled_for=None if waits else frame.now(),
             topic=topic,
             input=text,
             seq=frame.journal.next_seq(),
@@ -295,10 +302,7 @@ def wait_for_any(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[No
 def _wait(frame: FrameCore, handles: Sequence[Handle[Any]]) -> Routine[None]:
     """Put the run down until something of this is done."""
     yield from frame.checkpoint()
-    topics = {
-        ("child", _current_run(frame, handle)) if handle.run_id else ("steps", handle.topic)
-        for handle in handles
-    }
+    topics = {("child" if handle.run_id else "steps", _awaited(frame, handle)) for handle in handles}
     yield from _wait_for(frame, topics)
 
 
@@ -307,10 +311,13 @@ def _wait_for(frame: FrameCore, topics: Iterable[tuple[str, str]]) -> Routine[No
     yield Wait(frame.no_later_than_deadline(None), awaits)
 
 
-def _current_run(frame: FrameCore, handle: Handle[Any]) -> str:
-    """The run of a child; if it was continued, the current one, which the journal names."""
+def _awaited(frame: FrameCore, handle: Handle[Any]) -> str:
+    """The topic to wait for, by the journal: a child may have been continued as another run, and a deploy
+    may have changed how the code spawns the step."""
     entry = frame.journal.peek(handle.key)
-    return handle.topic if entry is None or entry.kind != "child" else entry.name
+    if entry is None:
+        return handle.topic
+    return entry.name if entry.kind == "child" else entry.progress or handle.topic
 
 
 def all_ended(frame: FrameCore) -> Routine[None]:

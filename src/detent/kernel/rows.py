@@ -292,6 +292,14 @@ def topic_of(kind: str, name: str) -> str:
     return f"{kind}:{name}"
 
 
+LIMIT = " at most "  # in the topic of spawned steps of which only so many may begin before others have ended
+
+
+def limited_topic(name: str, limit: int) -> str:
+    """The topic of spawned steps of which at most `limit` are under way."""
+    return f"{name}{LIMIT}{limit}"
+
+
 # Operations: what the committer carries to the store.  One operation happens
 # whole or not at all; operations of one batch share a transaction.
 

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ...kernel.rows import Await, ExecutionState, topic_of
+from ...kernel.rows import LIMIT, Await, ExecutionState, topic_of
 from ..driver import Tx, batch, send, write
+
+MANY = 1_000_000  # steps of one map
 
 
 def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
@@ -29,6 +31,30 @@ def count(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
         return False
     wake(tx, full, now)
     return True
+
+
+def release(tx: Tx, settled: Counter[tuple[str, str]], now: int) -> bool:
+    """Let the next steps of maps with a limit begin, one for each that has ended; say whether any may.
+
+    Those of a paused run stay held; they begin when it is resumed.
+    """
+    released: list[dict[str, Any]] = []
+    for (run, node), number in sorted(settled.items()):
+        if LIMIT in node:
+            topic = node.partition(":")[2]
+            for one, attempt, state in tx.query(tx.sql.waiting_steps, id=run, topic=topic, limit=number):
+                became = ExecutionState.HELD if state == ExecutionState.HELD else ExecutionState.READY
+                key = {"run_id": run, "node": one, "attempt": attempt}
+                released.append({**key, "state": became, "scheduled_for": now})
+    send(tx, tx.sql.park_executions, released)
+    return any(row["state"] == ExecutionState.READY for row in released)
+
+
+def waits(tx: Tx, run_id: str, topic: str, node: str) -> bool:
+    """Whether a step of a map with a limit may not begin yet."""
+    if LIMIT not in topic:
+        return False
+    return node in {row[0] for row in tx.query(tx.sql.waiting_steps, id=run_id, topic=topic, limit=MANY)}
 
 
 def wake(tx: Tx, runs: Sequence[str], now: int) -> None:

@@ -54,6 +54,7 @@ class Statements(msgspec.Struct, frozen=True):
     insert_history: str
     # Readiness
     pending_steps: str
+    waiting_steps: str
     pending_children: str
     pending_messages: str
     put_readiness: str
@@ -223,6 +224,12 @@ SELECT x.run_id, x.name, COUNT(*)
   {d.join("detent_executions", "e", "detent_executions_topic")}
     ON e.run_id = x.run_id AND e.topic = x.name AND e.state IN {ACTIVE}
  GROUP BY x.run_id, x.name""",
+        # Steps of a map with a limit that may not begin yet.  Served by detent_executions_waiting.
+        waiting_steps="""
+SELECT node, attempt, state FROM detent_executions
+ WHERE run_id = :id AND topic = :topic AND scheduled_for IS NULL AND state IN ('parked', 'held')
+ ORDER BY seq
+ LIMIT :limit""",
         pending_children=f"""
 SELECT x.run_id, x.name
   FROM {d.rows("run_id", "name")}
@@ -518,6 +525,7 @@ def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
         # Later attempts have the place of the first.
         "seq": "CASE e.attempt WHEN 1 THEN e.seq ELSE COALESCE((SELECT f.seq FROM detent_executions f"
         " WHERE f.run_id = e.run_id AND f.node = e.node AND f.attempt = 1), 0) END",
+        "progress": "e.topic",  # what its run waits for: the code may have spawned it another way
         **{c: f"e.{c}" for c in ("input", "result", "error", "started_at", "finished_at")},
     }
     child = {

@@ -278,6 +278,8 @@ def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
         raise InvalidState(
             f"skip step {latest.node!r} of", run.id, "failed, and the workflow has continued after it"
         )
+    # One of a map with a limit that had not begun makes room for no other.
+    waiting = latest.scheduled and row.topic is not None and readiness.waits(tx, run.id, row.topic, row.node)
     if latest.scheduled:
         _skip_scheduled(tx, run.id, latest, latest.node, now, result="null")
     else:
@@ -287,7 +289,10 @@ def _skip_step(tx: Tx, run: RunRow, latest: Past, now: int) -> None:
     seen = past(tx, run.id)
     _let_go_on(tx, run, seen, now)
     if row.topic is not None:
-        readiness.count(tx, Counter({(run.id, topic_of("steps", row.topic)): 1}), now)
+        settled = Counter({(run.id, topic_of("steps", row.topic)): 1})
+        readiness.count(tx, settled, now)
+        if not waiting:
+            readiness.release(tx, settled, now)
 
 
 def _skip_scheduled(

@@ -13,3 +13,6 @@ CREATE TABLE detent_chains (
     PRIMARY KEY (id)
 );
 CREATE INDEX detent_chains_current ON detent_chains (current_run);
+-- Spawned steps of a map with a limit that may not begin yet, in their order.
+CREATE INDEX detent_executions_waiting ON detent_executions (run_id, topic, seq)
+    WHERE scheduled_for IS NULL AND topic IS NOT NULL;
