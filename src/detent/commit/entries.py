@@ -108,7 +108,8 @@ def size_of(operation: Operation) -> int:
             len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
         )
         size += sum(len(row.input or "") for row in operation.executions)
-        size += sum(len(entry.value) for entry in operation.appends)
+        if operation.appends:
+            size += sum(len(entry.value) for entry in operation.appends)
         return size + (size_of(operation.children) if operation.children is not None else 0)
     if isinstance(operation, Start):
         return sum(len(run.input) for run in operation.runs)

@@ -33,7 +33,7 @@ class LimitedQueues:
         self._served = frozenset(served)
         self.names: frozenset[str] = frozenset()
         self.next_moment: int | None = None  # when a rate permits more, by our clock
-        self._start_by: dict[str, float] = {}  # by token: when it is too late to start
+        self.start_by: dict[str, float] = {}  # by token: when it is too late to start
 
     def learn(self, limited: Mapping[str, bool]) -> None:
         """These queues have limits now; True where the keys of executions matter."""
@@ -83,10 +83,10 @@ class LimitedQueues:
             version=self._services.version,
         )
         self.next_moment = None if found.wait is None else now + found.wait
-        if len(self._start_by) > MOST_KEPT:  # of deliveries that failed
-            self._start_by = {token: by for token, by in self._start_by.items() if by > begun}
+        if len(self.start_by) > MOST_KEPT:  # of deliveries that failed
+            self.start_by = {token: by for token, by in self.start_by.items() if by > begun}
         for token, within in found.start_within.items():
-            self._start_by[token] = begun + within * PUNCTUAL / 1e6
+            self.start_by[token] = begun + within * PUNCTUAL / 1e6
         return found.claimed
 
     def hand_back(self, claimed: Claimed, then: Callable[[], None]) -> None:
@@ -98,5 +98,5 @@ class LimitedQueues:
 
     def is_late(self, token: str) -> bool:
         """Whether an execution comes too late to start: in the window of its rate others may start then."""
-        start_by = self._start_by.pop(token, None) if self._start_by else None
+        start_by = self.start_by.pop(token, None)
         return start_by is not None and time.monotonic() > start_by

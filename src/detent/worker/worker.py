@@ -339,7 +339,7 @@ class Worker:
         with self._guard:
             if self._running.get(work.claimed.run_id, {}).get(work.claimed.node) is not work:
                 return False
-            if not self.limited.is_late(work.claimed.token):
+            if not (self.limited.start_by and self.limited.is_late(work.claimed.token)):
                 work.delivery = "begun"
                 return True
             self._forget(work)
