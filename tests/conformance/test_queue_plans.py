@@ -142,3 +142,30 @@ def test_a_key_in_which_one_run_has_many_executions_has_one_head(store: Store) -
         statement, wanted = prepared(store, "heads", rows=batch([{"queue_key": "big"}]), skip=skip)
         with store._writer.transaction() as tx:
             assert len(tx.query(statement, **wanted)) == 1
+
+
+def test_keys_take_turns_across_pages_of_the_index(store: Store) -> None:
+    enlist(store, "w1")
+    waiting = {f"key-{n:02}": 1 + 9 * (n % 3 == 0) for n in range(12)}  # some need several pages
+    mains = [
+        new_main(f"{key}-{n}", queue=QUEUE, queue_key=key)
+        for key, many in waiting.items()
+        for n in range(many)
+    ]
+    one(store, Start(runs=[new_run(row.run_id, queue=QUEUE) for row in mains], executions=mains))
+    store.declare_queues({QUEUE: Queue(QUEUE, fair=True).limits}, now=NOW)
+    statements = store.driver.statements
+    small = msgspec.structs.replace(statements.queues, values_at_once=4)
+    store.driver.statements = msgspec.structs.replace(statements, queues=small)
+
+    def claim(first: int, number: int) -> list[str | None]:
+        tokens = [f"t{first + n}" for n in range(number)]
+        found = store.claim_limited("w1", queues=[QUEUE], running={}, jobs=["flow"], tokens=tokens, now=NOW)
+        return [row.queue_key for row in found.claimed]
+
+    keys = sorted(waiting)
+    assert set(claim(0, 5)) == set(keys[:5])
+    assert set(claim(5, 7)) == set(keys[5:])
+    assert set(claim(12, 4)) == set(keys[::3])
+    left = len(mains) - 16
+    assert len(claim(16, left + 1)) == left
