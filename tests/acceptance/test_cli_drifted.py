@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.shells import PATIENCE, Shell
 from tests.acceptance.support import eventually
-from tests.acceptance.test_cli import PATIENCE, Shell
 
 pytestmark = pytest.mark.acceptance
 # What it asks for depends on a file beside it, as if it was deployed anew.

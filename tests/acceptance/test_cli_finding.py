@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import detent
+from tests.acceptance.shells import PATIENCE, Shell
 from tests.acceptance.support import eventually
-from tests.acceptance.test_cli import PATIENCE, Shell
 
 pytestmark = pytest.mark.acceptance
 KEEPER = """
