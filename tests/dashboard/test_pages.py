@@ -180,6 +180,7 @@ def test_the_overview_counts_what_ended_by_minute(small: TestingApp) -> None:
     overview = client.api("overview")
     assert [n for n in overview["per_minute"] if n] == [1, 1]
     assert overview["latency"][0]["type"] == "parrot"
+    assert [one["queue"] for one in overview["latency_by_queue"]] == ["default"]
     small.advance(hours=2)
     assert client.api("overview")["ended_last_hour"] == 0
 
@@ -207,3 +208,14 @@ def test_overdue_runs_are_listed_newest_first_however_many_there_are(shop: Testi
     rest = client.api("runs", overdue="1", cursor=first["next"])
     assert sorted(run["id"] for run in (*first["runs"], *rest["runs"])) == late
     assert (len(first["runs"]), len(rest["runs"]), rest["next"]) == (50, 10, None)
+
+
+def test_the_versions_of_a_run_and_of_a_worker_are_shown(url: str) -> None:
+    with TestingApp(url, include=[parrot], version="2026-11-16") as app:
+        app.speedrun(app.options(id="one").start(parrot, "x"))
+        client = Client(detent.dashboard(app))
+        document = client.api("run", id="one")
+        assert (document["versions"], document["pinned_to"]) == (["2026-11-16"], None)
+        assert [one["version"] for one in client.api("workers")["workers"]] == ["2026-11-16"]
+        assert "2026-11-16" in client.get("/runs/one").text
+        assert "2026-11-16" in client.get("/workers").text

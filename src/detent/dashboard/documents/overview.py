@@ -74,6 +74,7 @@ def overview(source: Source, minutes: Minutes) -> Document:
     ended = engine.store.read(lambda tx: statistics.recently_ended(tx, since=since, limit=SAMPLE))
     per_minute = minutes.last_hour(source)
     backlogs = _backlogs(source)
+    began = _began(source, ended)
     counted = [one for one in per_minute if one is not None]
     return {
         "counts": counts,
@@ -81,7 +82,8 @@ def overview(source: Source, minutes: Minutes) -> Document:
         "per_minute": per_minute,
         "ended_last_hour": sum(counted),
         "per_second": sum(counted[-6:-1]) / 300 if len(counted) > 5 else None,
-        "latency": _latency(source, ended),
+        "latency": _latency(ended, began, "type"),
+        "latency_by_queue": _latency(ended, began, "queue"),
         "failures": run_documents(source, find_runs(engine, "failed", {"limit": SHOWN})),
         "attention": _attention(source, counts, backlogs),
         "workers": worker_documents(source)["workers"],
@@ -91,21 +93,26 @@ def overview(source: Source, minutes: Minutes) -> Document:
     }
 
 
-def _latency(source: Source, ended: Sequence[Ended]) -> list[Document]:
-    """Median and 95th percentile by type: how long runs waited to begin, and how long they took."""
+def _began(source: Source, ended: Sequence[Ended]) -> dict[str, ExecutionRow]:
+    """By run: the execution that began first."""
+    began: dict[str, ExecutionRow] = {}
     if not ended:
-        return []
+        return began
     states = [ExecutionState.COMPLETED, ExecutionState.FAILED, ExecutionState.CANCELED]
-    began: dict[str, ExecutionRow] = {}  # by run: the execution that began first
     for row in source.engine.store.executions_of([one.id for one in ended], states=states):
         if row.started_at is not None and row.kind not in LETTERS:
             known = began.setdefault(row.run_id, row)
             began[row.run_id] = min(known, row, key=lambda one: one.started_at or 0)
-    by_type: dict[str, list[Ended]] = {}
+    return began
+
+
+def _latency(ended: Sequence[Ended], began: dict[str, ExecutionRow], by: str) -> list[Document]:
+    """Median and 95th percentile by type or queue: how long runs waited to begin, and how long they took."""
+    groups: dict[str, list[Ended]] = {}
     for one in ended:
-        by_type.setdefault(one.type, []).append(one)
+        groups.setdefault(getattr(one, by), []).append(one)
     found = []
-    for type, runs in sorted(by_type.items(), key=lambda item: -len(item[1])):
+    for name, runs in sorted(groups.items(), key=lambda item: -len(item[1])):
         took = sorted((one.finished_at - one.created_at) / 1e6 for one in runs)
         waited = sorted(
             max(0, (first.started_at or 0) - (first.scheduled_for or first.created_at)) / 1e6
@@ -114,7 +121,7 @@ def _latency(source: Source, ended: Sequence[Ended]) -> list[Document]:
         )
         found.append(
             {
-                "type": type,
+                by: name,
                 "count": len(runs),
                 "failed": sum(one.state == "failed" for one in runs),
                 "run_p50": percentile(took, 0.5),

@@ -11,6 +11,7 @@ from ...clock import from_micros
 from ...execution.failures import decode_error
 from ...kernel.decide import DECIDER
 from ...kernel.rows import MAIN, RunRow
+from ...kernel.versions import all_versions
 from ...stores.driver import Tx
 from ...stores.verbs import statistics
 from .phases import phases
@@ -37,6 +38,8 @@ def run_header(source: Source, row: RunRow) -> Document:
         "forked_from": row.forked_from,
         "continues": row.continues,
         "continued_as": row.continued_as,
+        "versions": list(all_versions(row.versions)),
+        "pinned_to": row.pin,
         "input": source.call(row.type, row.input),
         "result": source.value(row.result),
         "error": None if row.error is None else error_document(decode_error(row.error)),

@@ -25,6 +25,7 @@ def worker_documents(source: Source, *, executions: bool = False) -> Document:
             "id": row.id,
             "name": row.name,
             "pid": row.pid,
+            "version": row.version,
             "queues": row.queues.split(","),
             "concurrency": row.concurrency,
             "executing": busy.get(row.id, 0),
