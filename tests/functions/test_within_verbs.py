@@ -100,6 +100,45 @@ def test_an_input_is_decided_if_and_only_if_the_transaction_commits(apps: Apps, 
     assert app.state_at(Tally, "t") == 11_101
 
 
+def test_operator_verbs_and_values_are_written_if_and_only_if_the_transaction_commits(
+    apps: Apps, url: str
+) -> None:
+    app = apps(wait)
+    run, other = app.start(wait), app.start(wait)
+    wait_parked(run)
+    wait_parked(other)
+    other.pause()
+    connection = connect(url)
+
+    def write() -> None:
+        here = app.within(connection)
+        here.publish(run, "progress", 1)
+        here.append(run.id, "log", "one")
+        here.append(run, "log", "two")
+        here.set_attributes(run, {"seen": 1})
+        here.pause(run, reason="maintenance")
+        here.resume(other)
+
+    write()
+    connection.rollback()
+    assert (state(run), state(other), run.attributes) == ("ready", "paused", {})
+    assert (run.published("progress"), list(run.stream("log", follow=False))) == (None, [])
+    write()
+    connection.commit()
+    assert (state(run), state(other), run.attributes) == ("paused", "ready", {"seen": 1})
+    assert (run.published("progress"), list(run.stream("log", follow=False))) == (1, ["one", "two"])
+    for verb in ("pause", "resume"):
+        with pytest.raises(InvalidState):
+            getattr(app.within(connection), verb)(run if verb == "pause" else other)
+    with pytest.raises(RunNotFound):
+        app.within(connection).append("nobody", "log", 1)
+    with pytest.raises(InvalidArgument):
+        app.within(connection).publish(run, "", 1)
+    connection.close()
+    run.cancel()
+    other.cancel()
+
+
 def test_a_transactional_step_sends_and_cancels_with_its_own_transaction(apps: Apps) -> None:
     attempts: list[int] = []
 
@@ -154,8 +193,15 @@ def test_the_same_with_async_connections(url: str, kind: str) -> None:
             assert await waiting.result(timeout=20) == "yes"
             assert await app.state_at(Tally, "t") == 6
             assert (await doomed.refresh()).state == "canceled"
+            assert (doomed.attributes, await doomed.published("progress")) == ({"seen": 1}, 1)
+            assert [value async for value in doomed.stream("log", follow=False)] == ["one"]
 
     async def write(here: Any, waiting: str, doomed: str) -> None:
+        await here.publish(doomed, "progress", 1)
+        await here.append(doomed, "log", "one")
+        await here.set_attributes(doomed, {"seen": 1})
+        await here.pause(doomed)
+        await here.resume(doomed)
         await here.send(waiting, "go", "yes")
         await here.cancel(doomed, reason="sold out")
         assert await here.execute(Tally, Add("t", 5)) == [Added(5)]

@@ -442,6 +442,35 @@ class AsyncWithin(AsyncStarts):
         await self._app.ensure_open()
         await self._join(within.canceling(self._app.engine, run, reason))
 
+    async def pause(self, run: AsyncRun[Any] | str, *, reason: str | None = None) -> None:
+        """Stop new work of a run, if and only if your transaction commits; see `AsyncRun.pause`."""
+        await self._app.ensure_open()
+        await self._join(within.pausing(self._app.engine, run, reason))
+
+    async def resume(self, run: AsyncRun[Any] | str, *, accept_drift: bool = False) -> None:
+        """Continue a paused or failed run, if and only if your transaction commits; see `AsyncRun.resume`."""
+        await self._app.ensure_open()
+        engine = self._app.engine
+        verb = await in_thread(lambda: within.resuming(engine, run, accept_drift))
+        await self._join(verb)
+
+    async def set_attributes(
+        self, run: AsyncRun[Any] | str, attributes: Mapping[str, str | int | bool | None]
+    ) -> None:
+        """Set attributes of a run, if and only if your transaction commits; see `AsyncRun.set_attributes`."""
+        await self._app.ensure_open()
+        await self._join(within.changing_attributes(self._app.engine, run, attributes))
+
+    async def publish(self, run: AsyncRun[Any] | str, name: str, value: Any) -> None:
+        """Publish a value of a run, if and only if your transaction commits; see `AsyncRun.publish`."""
+        await self._app.ensure_open()
+        await self._join(within.publishing(self._app.engine, run, name, value))
+
+    async def append(self, run: AsyncRun[Any] | str, name: str, value: Any) -> None:
+        """Append to a stream, if and only if your transaction commits; see `Within.append`."""
+        await self._app.ensure_open()
+        await self._join(within.appending(self._app.engine, run, name, value))
+
     async def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
     ) -> list[E]:

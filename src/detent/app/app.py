@@ -451,6 +451,34 @@ class Within(Starts):
         engine = self._app.engine
         join(engine.store, self._connection, within.canceling(engine, run, reason))
 
+    def pause(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
+        """Stop new work of a run, if and only if your transaction commits; see `Run.pause`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.pausing(engine, run, reason))
+
+    def resume(self, run: Run[Any] | str, *, accept_drift: bool = False) -> None:
+        """Continue a paused or failed run, if and only if your transaction commits; see `Run.resume`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.resuming(engine, run, accept_drift))
+
+    def set_attributes(self, run: Run[Any] | str, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set attributes of a run, if and only if your transaction commits; see `Run.set_attributes`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.changing_attributes(engine, run, attributes))
+
+    def publish(self, run: Run[Any] | str, name: str, value: Any) -> None:
+        """Publish a value of a run, if and only if your transaction commits; see `Run.publish`."""
+        engine = self._app.engine
+        join(engine.store, self._connection, within.publishing(engine, run, name, value))
+
+    def append(self, run: Run[Any] | str, name: str, value: Any) -> None:
+        """Append to a stream of a run, if and only if your transaction commits; see `Run.append`.
+
+        Until then other writers of that run wait: commit soon.
+        """
+        engine = self._app.engine
+        join(engine.store, self._connection, within.appending(engine, run, name, value))
+
     def execute(
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
     ) -> list[E]:

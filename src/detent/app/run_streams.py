@@ -18,7 +18,7 @@ from ..definitions.context import current_frame
 from ..errors import InvalidState
 from ..execution.publish import published_row
 from ..ids import uuid7
-from ..kernel.rows import NewEntry
+from ..kernel.rows import NewEntry, Step
 from .engine import Engine
 
 FIRST_LOOK, LONGEST_LOOK = 0.02, 0.5  # seconds between two looks
@@ -115,9 +115,14 @@ class Stream(Iterator[Any]):
 
 def append_to(engine: Engine, run_id: str, name: str, value: Any) -> None:
     """Append to a stream of a run from outside; see `Run.append`."""
-    check_text("run.append()", "name", name, example="tokens")
     _refuse_in_workflow("append", run_id)
-    entry = NewEntry(
+    engine.store.append(entry_of(engine, run_id, name, value, "run.append()"))
+
+
+def entry_of(engine: Engine, run_id: str, name: str, value: Any, where: str) -> NewEntry:
+    """An entry that is appended from outside; `where` names the call in errors."""
+    check_text(where, "name", name, example="tokens")
+    return NewEntry(
         run_id=run_id,
         name=name,
         entry_id=uuid7(),
@@ -126,15 +131,19 @@ def append_to(engine: Engine, run_id: str, name: str, value: Any) -> None:
         value=engine.services.codec.encode(value, f"a value of the stream {name!r}"),
         appended_at=engine.clock.now(),
     )
-    engine.store.append(entry)
 
 
 def publish_for(engine: Engine, run_id: str, name: str, value: Any) -> None:
     """Publish a value of a run from outside; see `Run.publish`."""
-    check_text("run.publish()", "name", name, example="progress")
     _refuse_in_workflow("publish", run_id)
+    engine.store.publish(value_of(engine, run_id, name, value, "run.publish()"))
+
+
+def value_of(engine: Engine, run_id: str, name: str, value: Any, where: str) -> Step:
+    """A value that is published from outside; `where` names the call in errors."""
+    check_text(where, "name", name, example="progress")
     text = engine.services.codec.encode(value, f"the published value {name!r}")
-    engine.store.publish(published_row(run_id, name, text, now=engine.clock.now()))
+    return published_row(run_id, name, text, now=engine.clock.now())
 
 
 def _refuse_in_workflow(what: str, run_id: str) -> None:

@@ -20,8 +20,10 @@ from ..kernel.decide import Decide
 from ..kernel.operations import Operation, Send
 from ..stores.driver import Trouble, Tx
 from ..stores.store import Store
+from .attributes import checked_changes
 from .deciders import decision_of
 from .engine import Engine
+from .run_streams import entry_of, value_of
 from .user_connections import sync_tx
 from .views import id_of
 
@@ -144,6 +146,61 @@ def canceling(engine: Engine, run: Any, reason: str | None) -> Verb:
     _outside_workflows("cancel", run_id)
     _ = engine.services
     return lambda tx: engine.store.cancel_within(tx, run_id, reason=reason, now=engine.clock.now())
+
+
+def pausing(engine: Engine, run: Any, reason: str | None) -> Verb:
+    """The verb that stops new work of a run."""
+    where = "within().pause()"
+    run_id = id_of(where, "run", run)
+    check_reason(where, reason)
+    _outside_workflows("pause", run_id)
+    _ = engine.services
+    return lambda tx: engine.store.pause_within(tx, run_id, reason=reason, now=engine.clock.now())
+
+
+def resuming(engine: Engine, run: Any, accept_drift: bool) -> Verb:
+    """The verb that lets a paused or failed run continue."""
+    run_id = id_of("within().resume()", "run", run)
+    _outside_workflows("resume", run_id)
+    run_graph, store = engine.run_graph(run_id), engine.store
+
+    def verb(tx: Tx) -> None:
+        try:
+            store.resume_within(
+                tx, run_id, now=engine.clock.now(), run_graph=run_graph, accept_drift=accept_drift
+            )
+        except Exception as error:
+            if not _is_conflict(store, error):
+                raise
+            raise store.hero_taken(run_id) from error
+
+    return verb
+
+
+def changing_attributes(engine: Engine, run: Any, attributes: Any) -> Verb:
+    """The verb that sets attributes of a run."""
+    run_id, changes = id_of("within().set_attributes()", "run", run), checked_changes(attributes)
+    _outside_workflows("set_attributes", run_id)
+    _ = engine.services
+    return lambda tx: engine.store.set_attributes_within(tx, run_id, changes, now=engine.clock.now())
+
+
+def publishing(engine: Engine, run: Any, name: str, value: Any) -> Verb:
+    """The verb that publishes a value of a run."""
+    where = "within().publish()"
+    run_id = id_of(where, "run", run)
+    _outside_workflows("publish", run_id)
+    row = value_of(engine, run_id, name, value, where)
+    return lambda tx: engine.store.publish_within(tx, row)
+
+
+def appending(engine: Engine, run: Any, name: str, value: Any) -> Verb:
+    """The verb that appends to a stream of a run."""
+    where = "within().append()"
+    run_id = id_of(where, "run", run)
+    _outside_workflows("append", run_id)
+    entry = entry_of(engine, run_id, name, value, where)
+    return lambda tx: engine.store.append_within(tx, entry)
 
 
 def deciding_now(engine: Engine, decider: Any, input: Any, input_id: str | None) -> Decide:

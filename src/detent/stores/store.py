@@ -35,6 +35,7 @@ from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
 from .verbs.start_keys import StartKeyVerbs
 from .verbs.version_verbs import VersionVerbs
+from .verbs.within_verbs import WithinVerbs
 
 T = TypeVar("T")
 
@@ -60,6 +61,7 @@ class Store(
     ScheduleVerbs,
     StartKeyVerbs,
     VersionVerbs,
+    WithinVerbs,
 ):
     """The verbs of Detent on one database."""
 
@@ -295,9 +297,9 @@ class Store(
         except Exception as error:
             if self.driver.trouble(error) is not Trouble.UNIQUE:
                 raise
-            raise self._taken(run_id) from error
+            raise self.hero_taken(run_id) from error
 
-    def _taken(self, run_id: str) -> AlreadyRunning:
+    def hero_taken(self, run_id: str) -> AlreadyRunning:
         """Why a failed run cannot be active again: its hero has begun another."""
         run = self.run(run_id)
         with self._reading() as tx:
@@ -389,12 +391,6 @@ class Store(
         committed since: it would fail at once, without waiting.
         """
         tx.run("DELETE FROM detent_waits WHERE 0")
-
-    def cancel_within(self, tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
-        """End a run and its children in the caller's transaction."""
-        canceled = self._told(tx, control.cancel(tx, run_id, reason=reason, now=now))
-        tx.made_ready = True  # what has a compensation is undone by a worker
-        return canceled
 
     def apply_within(self, tx: Tx, operation: Operation) -> Any:
         """Apply an operation in the caller's transaction."""
