@@ -16,7 +16,7 @@ from detent import App
 from detent.dashboard import access
 from detent.dashboard.access import SESSION, Identity
 from detent.dashboard.asgi import LARGEST_BODY
-from detent.errors import ConfigurationError
+from detent.errors import ConfigurationError, InvalidArgument
 from detent.testing import TestingApp
 from tests.dashboard.client import TOKEN, VIEWER_TOKEN, Client, csrf_of
 from tests.dashboard.conftest import MakeClient, operator
@@ -444,6 +444,17 @@ def test_a_mask_can_be_a_function_and_hides_what_it_fails_on(small: TestingApp) 
     assert "4111" not in str(document)
 
 
+def test_what_the_app_masks_is_hidden_in_every_dashboard_of_it(url: str) -> None:
+    with TestingApp(url, include=[parrot], mask=["text"]) as app:
+        app.speedrun(app.options(id="one", attributes={"city": "Oslo"}).start(parrot, "4111-1111"))
+        documents = [
+            Client(detent.dashboard(app, mask=mask)).api("run", id="one") for mask in (None, ["city"])
+        ]
+    for document in documents:
+        assert "4111-1111" not in str(document["input"])
+    assert ["Oslo" in str(document) for document in documents] == [True, False]
+
+
 def test_every_control_in_the_documentation_names_a_test_that_exists() -> None:
     here = Path(__file__).parent
     table = (
@@ -464,5 +475,8 @@ def test_every_control_in_the_documentation_names_a_test_that_exists() -> None:
 
 
 def test_a_mask_is_a_list_of_names(small: TestingApp) -> None:
-    with pytest.raises(ConfigurationError, match=r"mask=\['card'\]"):
-        detent.dashboard(small, mask="card")
+    for wrong in ("card", [""], 7):
+        with pytest.raises(InvalidArgument, match=r'mask=\["card_number"\]'):
+            detent.dashboard(small, mask=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r'mask=\["card_number"\]'):
+            detent.App("sqlite:///:memory:", mask=wrong)  # type: ignore[arg-type]

@@ -38,6 +38,8 @@ DEFAULT_QUEUE = "default"
 SHORTEST_LEASE = timedelta(seconds=2)
 APP = "App()"
 OPTIONS = "app.options()"
+# Names of fields, or a function of a path and a value that returns what is shown.
+PayloadMask = Collection[str] | Callable[[tuple[str | int, ...], Any], Any]
 
 
 class CommonSettings(TypedDict, total=False):
@@ -58,6 +60,7 @@ class CommonSettings(TypedDict, total=False):
     missing_after: timedelta | float
     retention: timedelta | None
     version: str | None
+    mask: PayloadMask | None
 
 
 class AppSettings(CommonSettings, total=False):
@@ -88,6 +91,7 @@ class Settings:
     missing_after: timedelta = timedelta(minutes=1)
     retention: timedelta | None = None  # None: what is over stays
     version: str | None = None  # of the code; None: a hash of what the app includes
+    mask: PayloadMask | None = None  # payload fields that no dashboard of the app shows
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
@@ -103,6 +107,8 @@ class Settings:
             check_age(APP, "retention", self.retention)
         if self.version is not None:
             check_version(APP, "version", self.version)
+        if self.mask is not None:
+            check_mask(APP, self.mask)
         if self.migrate is not None:
             check_flag(APP, "migrate", self.migrate)
         if self.on_error is not None:
@@ -126,6 +132,15 @@ class Settings:
             name: queue.limits if isinstance(queue, Queue) else NO_LIMITS
             for name, queue in zip(self.queue_names, self.queues, strict=True)
         }
+
+
+def check_mask(where: str, value: Any) -> None:
+    """Names of fields that are hidden, or a function that says what is shown."""
+    if callable(value):
+        return
+    names = list(value) if isinstance(value, Collection) and not isinstance(value, str) else [None]
+    if not all(isinstance(name, str) and name for name in names):
+        refuse(where, "mask", value, 'give names of fields, for example mask=["card_number"], or a function')
 
 
 def _checked_queues(value: Any) -> tuple[str | Queue, ...]:

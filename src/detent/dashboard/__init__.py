@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..aio.app import AsyncApp
 from ..app.app import App
+from ..app.settings import PayloadMask, check_mask
 from ..errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def dashboard(
     token: str | None = None,
     viewer_token: str | None = None,
     auth: Auth | None = None,
-    mask: Iterable[str] | Callable[[tuple[str | int, ...], Any], Any] | None = None,
+    mask: PayloadMask | None = None,
     key: str | None = None,
     label: str = "",
 ) -> ASGIApp:
@@ -39,8 +39,8 @@ def dashboard(
     Without `token` and `auth` it answers only to this machine, and only to reads.  `token` is for
     operators, `viewer_token` for people who only look.  `auth(request)` is the authentication of
     the host application: it returns an `Identity(name, role)`, or None.  `mask` hides fields of
-    payloads.  `key` signs sessions and forms: give all processes of a service the same, if you use
-    `auth`.  `label` stands beside the name, such as "production".
+    payloads, besides those of `App(mask=...)`.  `key` signs sessions and forms: give all processes
+    of a service the same, if you use `auth`.  `label` stands beside the name, such as "production".
     """
     try:
         import jinja2  # noqa: F401
@@ -60,7 +60,10 @@ def dashboard(
             f"dashboard() takes a detent.App or a detent.AsyncApp, not {type(app).__name__}"
         )
     rules = Access(token=token, viewer_token=viewer_token, auth=auth, key=key)
-    return Site(Source(plain, Mask(mask)), rules, label=label).application()
+    if mask is not None:
+        check_mask("dashboard()", mask)
+    shown = Source(plain, Mask(plain.engine.settings.mask, mask))
+    return Site(shown, rules, label=label).application()
 
 
 class _Package(ModuleType):

@@ -1,19 +1,19 @@
 """Masks: payload fields that nobody sees in the dashboard.
 
-    dashboard(app, mask=["card", "password"])           # fields of these names, at any depth
+    App(url, mask=["card", "password"])                  # fields of these names, at any depth
     dashboard(app, mask=lambda path, value: ...)         # your own rule: return what is shown
 
-A mask covers arguments, results, messages, published values, attributes, events and states, in pages, in the
-API and in live updates.  It fails closed: where the names of arguments are not known, because the code of a
-step is not included, every positional argument is masked.
+What the app or the dashboard masks is hidden.  A mask covers arguments, results, messages, published values,
+attributes, events and states, in pages, in the API and in live updates.  It fails closed: where the names of
+arguments are not known, because the code of a step is not included, every positional argument is masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..app.settings import PayloadMask
 
 MASKED = "•••"
 Path = tuple[str | int, ...]
@@ -23,22 +23,14 @@ Rule = Callable[[Path, Any], Any]
 class Mask:
     """What is hidden."""
 
-    def __init__(self, given: Iterable[str] | Rule | None) -> None:
-        self._rule: Rule | None = None
-        self._names: frozenset[str] = frozenset()
-        if callable(given):
-            self._rule = given
-        elif isinstance(given, str):
-            raise ConfigurationError(f"mask={given!r}: give a list of field names: mask=[{given!r}]")
-        elif given is not None:
-            names = list(given)
-            if not all(names):
-                raise ConfigurationError(f"mask={names!r}: give names of fields, or a function")
-            self._names = frozenset(name.lower() for name in names)
+    def __init__(self, *masks: PayloadMask | None) -> None:
+        self._rules: list[Rule] = [mask for mask in masks if callable(mask)]
+        lists = [mask for mask in masks if mask is not None and not callable(mask)]
+        self._names = frozenset(name.lower() for names in lists for name in names)
 
     @property
     def active(self) -> bool:
-        return self._rule is not None or bool(self._names)
+        return bool(self._rules or self._names)
 
     def hides(self, name: str) -> bool:
         """Whether a field of that name is hidden as a whole."""
@@ -48,9 +40,9 @@ class Mask:
         """A decoded JSON value with its hidden parts replaced."""
         if not self.active:
             return value
-        if self._rule is not None:
+        for rule in self._rules:
             try:
-                shown = self._rule(path, value)
+                shown = rule(path, value)
             except Exception:  # a rule that fails hides what it was asked about
                 return MASKED
             if shown is not value:
