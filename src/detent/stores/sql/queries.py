@@ -34,8 +34,8 @@ FINAL = "('finished', 'failed', 'canceled')"
 # The first run of a chain that has not ended is kept: its id is the address of the chain.
 _IDLE = f"""NOT EXISTS (SELECT 1 FROM detent_executions e
                     WHERE e.run_id = r.id AND e.state IN {ACTIVE})
-   AND NOT EXISTS (SELECT 1 FROM detent_chains c JOIN detent_runs k ON k.id = c.current_run
-                    WHERE c.id = r.chain AND c.first_run = r.id AND k.state IN ('ready', 'paused'))"""
+   AND COALESCE((SELECT k.state FROM detent_chains c JOIN detent_runs k ON k.id = c.current_run
+                  WHERE c.id = r.chain AND c.first_run = r.id), '') NOT IN ('ready', 'paused')"""
 # The events of a decider are the record of what happened: they do not expire.
 _EXPIRED = f"r.kind <> 'decider' AND r.state IN {FINAL} AND r.finished_at < :before AND {_IDLE}"
 
