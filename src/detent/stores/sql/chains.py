@@ -64,7 +64,7 @@ INSERT INTO detent_chains (id, first_run, current_run, number) VALUES (:chain, :
 INSERT INTO detent_attributes (run_id, name, value, kind, created_at)
 SELECT :new, name, value, kind, :now FROM detent_attributes
  WHERE run_id = :id AND name NOT LIKE 'detent.%'""",
-        # Copied, and closed below: whoever sends one of them again finds it where it was sent to.
+        # Copied, and closed below: a message that is sent again is found where it was sent to.
         copy_messages="""
 INSERT INTO detent_messages (run_id, message_id, name, value, sent_at)
 SELECT :new, message_id, name, value, sent_at FROM detent_messages
