@@ -13,6 +13,7 @@ from detent import Context, Retry, step, workflow
 from detent.errors import CompensationFailed, DeadlineExceeded, InvalidState, RunCanceled, RunPaused
 from detent.execution import undo
 from tests.functions.world import (
+    AMPLE,
     SOON,
     Apps,
     Gate,
@@ -261,7 +262,7 @@ def test_a_deadline_undoes_what_was_done(apps: Apps, shop: Shop) -> None:
         charge(1)
         detent.sleep(hours=1)
 
-    run = apps(flow).options(deadline=timedelta(seconds=0.3)).start(flow)
+    run = apps(flow).options(deadline=AMPLE).start(flow)
     assert isinstance(failure(run), DeadlineExceeded)
     assert shop.undone == ["refund 1 receipt-1"]
 

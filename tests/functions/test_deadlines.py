@@ -14,6 +14,7 @@ from detent import Retry, step, workflow
 from detent.errors import DeadlineExceeded, RunCanceled
 from detent.testing import TestingApp
 from tests.functions.world import (
+    AMPLE,
     Apps,
     Gate,
     crash,
@@ -84,7 +85,7 @@ def test_a_deadline_survives_a_restart(apps: Apps) -> None:
         detent.receive("never")
 
     first = apps(flow)
-    run = first.options(deadline=timedelta(seconds=3)).start(flow)
+    run = first.options(deadline=AMPLE).start(flow)
     wait_parked(run)
     second = apps(flow)
     crash(first, reaped_by=second)
@@ -163,7 +164,7 @@ def test_a_run_without_a_free_slot_undoes_at_its_deadline_what_it_did(apps: Apps
         gate.pass_through()
 
     app = apps(blocking, flow, concurrency=1)
-    run = app.options(deadline=timedelta(seconds=1)).start(flow)
+    run = app.options(deadline=AMPLE).start(flow)
     wait_parked(run)
     busy = app.start(blocking)
     gate.wait_for_arrival()
@@ -207,7 +208,7 @@ def test_a_child_has_the_deadline_of_its_parent(apps: Apps) -> None:
         child()
 
     app = apps(parent, child)
-    run = app.options(deadline=timedelta(seconds=2)).start(parent)  # it has begun by then
+    run = app.options(deadline=AMPLE).start(parent)
     assert isinstance(failure(run), DeadlineExceeded)
     [begun] = app.runs(type=child)
     assert isinstance(failure(begun), DeadlineExceeded)
@@ -219,10 +220,10 @@ def test_a_paused_run_does_not_end_at_its_deadline_but_when_it_is_resumed(apps: 
         detent.receive("never")
 
     app = apps(flow)
-    run = app.options(deadline=timedelta(seconds=0.5)).start(flow)
+    run = app.options(deadline=AMPLE).start(flow)
     wait_parked(run)
     run.pause()
-    time.sleep(0.8)
+    time.sleep((AMPLE + timedelta(seconds=0.3)).total_seconds())
     assert state(run) == "paused"
     run.resume()
     assert isinstance(failure(run), DeadlineExceeded)
@@ -282,7 +283,7 @@ def test_an_async_function_is_cancelled_at_its_deadline(apps: Apps) -> None:
         return "late"
 
     app = apps(flow, stubborn)
-    options = app.options(deadline=timedelta(seconds=0.3))
+    options = app.options(deadline=AMPLE)
     assert isinstance(failure(options.start(flow)), DeadlineExceeded)
     assert cleaned == ["up"]
     assert isinstance(failure(options.start(stubborn)), DeadlineExceeded)
@@ -307,7 +308,7 @@ def test_an_async_step_is_cancelled_at_the_deadline_of_its_run(apps: Apps) -> No
         await work.spawn()
 
     app = apps(flow, spawning)
-    options = app.options(deadline=timedelta(seconds=0.3))
+    options = app.options(deadline=AMPLE)
     assert isinstance(failure(options.start(flow)), DeadlineExceeded)
     assert isinstance(failure(options.start(spawning)), DeadlineExceeded)
     eventually(lambda: cleaned == ["up", "up"], "both were cancelled")

@@ -11,6 +11,7 @@ import detent
 from detent import Context, Retry, step, workflow
 from detent.errors import DeadlineExceeded, RunCanceled, UnknownDefinition
 from tests.functions.world import (
+    AMPLE,
     SOON,
     Apps,
     CardDeclined,
@@ -342,7 +343,7 @@ def test_a_deadline_holds_for_children(apps: Apps) -> None:
         waits()
 
     app = apps(parent)
-    run = app.options(deadline=timedelta(seconds=0.5)).start(parent)
+    run = app.options(deadline=AMPLE).start(parent)
     assert isinstance(failure(run), DeadlineExceeded)
     [its_child] = app.runs(type="waits")
     assert isinstance(failure(its_child), DeadlineExceeded)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import detent
@@ -10,6 +11,7 @@ from detent.events import Event
 
 PATIENCE = 60.0  # seconds until a condition that does not come true fails its test
 SOON = 0.12  # seconds: long enough for a run to let go of its worker, short enough for a test
+AMPLE = timedelta(seconds=3)  # for a deadline: the run has begun by then, also on a busy machine
 
 
 class Apps(Protocol):
