@@ -18,8 +18,8 @@ from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, 
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
     pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages
-    claim claim_on claimed claimed_runs due_timers promote next_due held_by progressed release lock_run
-    hold unhold cancel_executions children delete_steps latest hero_run run executions
+    claim claim_on lease claimed claimed_runs due_timers promote next_due held_by progressed release
+    lock_run hold unhold cancel_executions children delete_steps latest hero_run run executions
     journal history unread_messages
 """.split()
 # Of graphs.  (What only inserts, and what changes one run by its key, has nothing to plan.)
@@ -87,6 +87,8 @@ def test_claiming_sorts_nothing(filled: Store) -> None:
 def explain(store: Store, name: str) -> str:
     statements = store.driver.statements
     statement: str = getattr(statements.graphs if name in HOT_GRAPHS else statements, name)
+    if not statement:  # this database takes two others for it
+        return ""
     given = {key: value for key, value in PARAMETERS.items() if re.search(rf"(:|%\(){key}\b", statement)}
     verb = {"sqlite": "EXPLAIN QUERY PLAN", "postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN"}[
         store.dialect

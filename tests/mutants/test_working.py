@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "a claim is not counted",
         "stores/sql/statements.py",
-        "deliveries = t.deliveries + 1, started_at",
-        "deliveries = t.deliveries, started_at",
+        "token = x.token, deliveries = t.deliveries + 1",
+        "token = x.token, deliveries = t.deliveries",
         ("conformance/test_claims.py::test_a_claim_tells_all_that_the_worker_needs[sqlite]",),
     ),
     Mutant(

@@ -25,6 +25,7 @@ class MySqlDialect:
     hurry = ""
     dead = "AND e.dead_since > 0"
     died = "e.dead_since"
+    update_returns_joined = False
     values_at_once = 1000
     # The expression of the generated column (see the migration), for the values asked for.
     hero = (

@@ -25,6 +25,7 @@ class PostgresDialect(OnConflict):
     hurry = f", set_config('idle_in_transaction_session_timeout', '{STOPPED_AFTER}s', true)"
     dead = ""
     died = "e.finished_at"
+    update_returns_joined = True
     hero = ACTIVE_HERO
 
     def first_of_each(self, columns: str, rows: str, found: str) -> str:

@@ -39,6 +39,7 @@ class Dialect(Protocol):
     dead: str  # beside the condition that a letter is dead: what lets the index of those be used
     died: str  # when a dead letter was given up, as that index holds it
     values_at_once: int  # a good `:limit` for `next_values`
+    update_returns_joined: bool  # whether an UPDATE can return columns of what it was joined with
     hero: str  # the condition by which the index finds the active run of a hero
 
     def held(self, lock_no: str) -> str:

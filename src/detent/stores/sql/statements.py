@@ -80,6 +80,7 @@ class Statements(msgspec.Struct, frozen=True):
     # Claims
     claim: str
     claim_on: str
+    lease: str  # both of the next two, where the database can; or nothing
     claimed: str
     claimed_runs: str
     due_timers: str
@@ -286,15 +287,8 @@ def _claims(d: Dialect) -> dict[str, str]:
         claim=_claim(d, ""),
         # The same for one precedence, from a time on: see claim_cursor.py.
         claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
-        claimed=d.update(
-            "detent_executions",
-            (*KEYS, "token"),
-            # A claim that had to wait for a lock may find what was made after it had looked at the clock.
-            "state = 'executing', worker = :worker, token = x.token,"
-            " deliveries = t.deliveries + 1, started_at ="
-            " COALESCE(t.started_at, CASE WHEN t.created_at > :now THEN t.created_at ELSE :now END)",
-            ON_KEY,
-        ),
+        lease=_lease(d),
+        claimed=d.update("detent_executions", (*KEYS, "token"), _LEASED, ON_KEY),
         claimed_runs=_claimed(
             f"{d.rows(*KEYS)} {d.join('detent_executions', 'e')}"
             " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
@@ -486,13 +480,33 @@ _OF_RUN = {
 }
 
 
-def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
-    """SELECT executions with their runs, in the order of `Claimed`'s fields."""
-    columns = ", ".join(
-        f"e.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
+def _claimed_columns(execution: str) -> str:
+    """The fields of `Claimed`, of an execution with that alias and its run `r`."""
+    return ", ".join(
+        f"{execution}.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
         for name in columns_of(Claimed)
     )
-    return f"SELECT {columns} FROM {executions} {join} ON r.id = e.run_id"
+
+
+def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
+    """SELECT executions with their runs, in the order of `Claimed`'s fields."""
+    return f"SELECT {_claimed_columns('e')} FROM {executions} {join} ON r.id = e.run_id"
+
+
+# A claim that had to wait for a lock may find what was made after it had looked at the clock.
+_LEASED = """state = 'executing', worker = :worker, token = x.token, deliveries = t.deliveries + 1,
+ started_at = COALESCE(t.started_at, CASE WHEN t.created_at > :now THEN t.created_at ELSE :now END)"""
+
+
+def _lease(d: Dialect) -> str:
+    """Lease, and return what was leased: two thirds of the server's time for one after the other."""
+    if not d.update_returns_joined:
+        return ""
+    joined = f"{d.rows(*KEYS, 'token')} JOIN detent_runs AS r ON r.id = x.run_id"
+    return (
+        f"UPDATE detent_executions AS t SET {_LEASED} FROM {joined}"
+        f" WHERE {ON_KEY} RETURNING {_claimed_columns('t')}"
+    )
 
 
 def _claim(d: Dialect, place: str) -> str:

@@ -45,6 +45,7 @@ class SqliteDialect(OnConflict):
     hurry = ""
     dead = ""
     died = "e.finished_at"
+    update_returns_joined = False
     hero = ACTIVE_HERO
 
     def first_of_each(self, columns: str, rows: str, found: str) -> str:

@@ -32,6 +32,7 @@ from ..batch.apply import lock_executions
 from ..batch.changes import Changes, end_run, execution_order
 from ..claim_cursor import SLOW, ClaimCursor
 from ..driver import Tx, batch, rows_to
+from .leases import lease
 
 PROMOTED_AT_ONCE = 1000
 
@@ -64,10 +65,7 @@ def claim(
         {"run_id": run, "node": node, "attempt": attempt, "token": token}
         for (run, node, attempt), token in zip(found, tokens, strict=False)
     ]
-    keys = batch(leases)
-    tx.send(tx.sql.claimed, rows=keys, worker=worker, now=now)
-    asked = tx.ask(tx.sql.claimed_runs, rows=keys)
-    return lambda: rows_to(Claimed, asked())
+    return lease(tx, worker, leases, now)
 
 
 def _find(

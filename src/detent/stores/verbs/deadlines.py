@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from ...kernel.rows import MAIN, Claimed, NewRun, RunState
-from ..driver import Tx, batch, rows_to
+from ..driver import Tx, batch
+from .leases import lease
 
 AT_ONCE = 100
 LOOK_AGAIN = 2_000_000  # microseconds until a run is looked at again that executes at its deadline
@@ -50,15 +51,11 @@ def claim_overdue(
         tx.run(tx.sql.deadlines.postpone, rows=batch(later))
     if not found:
         return list
-    keys = batch(
-        [
-            {"run_id": run, "node": node, "attempt": attempt, "token": token()}
-            for run, (node, attempt) in sorted(found.items())
-        ]
-    )
-    tx.run(tx.sql.claimed, rows=keys, worker=worker, now=now)
-    claimed: list[Claimed] = rows_to(Claimed, tx.query(tx.sql.claimed_runs, rows=keys))
-    return lambda: claimed
+    leases = [
+        {"run_id": run, "node": node, "attempt": attempt, "token": token()}
+        for run, (node, attempt) in sorted(found.items())
+    ]
+    return lease(tx, worker, leases, now)
 
 
 def _waiting(

@@ -47,6 +47,7 @@ from ...kernel.rows import Claimed, ExecutionRow, ExecutionState, NewExecution
 from ...kernel.settle import LETTERS
 from ..driver import Tx, batch, rows_to
 from ..sql.queues import CONFIGURED, KEYS
+from .leases import lease
 
 LOOK_AHEAD = 100  # candidates that are looked at beyond those that fit
 MOST_KEYS = 5000  # that one claim looks at
@@ -311,11 +312,8 @@ def _lease(
         within = admission.start_within(candidate)
         if within is not None:
             answer.start_within[token] = within
-    keys = batch(leases)
-    tx.send(tx.sql.claimed, rows=keys, worker=worker, now=now)
     _record(tx, {id(admission): (admission, queue) for _, admission, queue in taken}.values())
-    asked = tx.ask(tx.sql.claimed_runs, rows=keys)
-    return lambda: rows_to(Claimed, asked())
+    return lease(tx, worker, leases, now)
 
 
 def _row(key: tuple[str, str, int]) -> dict[str, Any]:
