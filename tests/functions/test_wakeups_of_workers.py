@@ -12,7 +12,7 @@ from detent.stores.claim_cursor import MOST
 from detent.testing import TestingApp
 from detent.worker.limits import LimitedQueues
 from detent.worker.worker import Worker
-from tests.functions.world import Apps, eventually
+from tests.functions.world import Apps, eventually, result
 
 
 @step
@@ -55,6 +55,36 @@ def test_work_that_is_announced_while_a_claim_ends_is_claimed(
         monkeypatch.setattr("detent.worker.heartbeat.Heartbeat.start", lambda self: None)  # it looks, too
         apps(counts)
         eventually(lambda: announced and len(looks) > announced[0], "it looked again")
+
+
+@step
+async def awaited(number: int) -> int:
+    return number + 1
+
+
+@workflow
+async def awaits(number: int) -> int:
+    return await awaited(number)
+
+
+def test_what_other_code_cancels_before_it_begins_is_handed_back(
+    apps: Apps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may cancel all tasks of its loop."""
+    real = Worker._begin
+    cancelled: list[int] = []
+
+    def begin(self: Worker, work: list[Any]) -> None:
+        real(self, work)
+        if not cancelled:
+            cancelled.append(sum(task.cancel() for task in self._tasks))
+
+    monkeypatch.setattr(Worker, "_begin", begin)
+    app = apps(awaits)
+    run = app.start(awaits, 1)
+    eventually(lambda: cancelled, "it was cancelled")
+    assert cancelled == [1]
+    assert result(run) == 2
 
 
 def test_speedrun_does_not_end_before_the_worker_has_looked_everywhere(testing: TestingApp) -> None:

@@ -59,7 +59,6 @@ class Worker:
         self._services = services
         self._queues = list(queues)
         self._concurrency = concurrency
-        self._lease = lease
         self._grace = grace
         self._max_recoveries = max_recoveries
         self._reports = WorkerReports(services)
@@ -74,8 +73,7 @@ class Worker:
         self._backlog = True
         self._claiming = False
         self._begun = 0  # executions that occupy a slot
-        # Tokens of leases whose commit or delivery is under way, and since when.
-        self._in_flight: dict[str, float] = {}
+        self._in_flight: dict[str, float] = {}  # leases not delivered yet: their tokens, and since when
         self._doubt = False  # the database may say that we hold something which does not run here
         self._claim_cursor = ClaimCursor()
         self.limited = LimitedQueues(services, queues)
@@ -351,10 +349,17 @@ class Worker:
         """On the loop."""
         loop = asyncio.get_running_loop()
         for item in work:
-            # Not by the loop's factory: it is no branch of a workflow, and nobody's but ours.
+            # Not made by the loop's factory: it is no branch of a workflow.
             task = asyncio.Task(self._arun(item), loop=loop, context=contextvars.Context())
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._task_ended, item))
+
+    def _task_ended(self, work: MainFrame | Work, task: asyncio.Task[None]) -> None:
+        """On the loop: other code may have cancelled the task before its first step."""
+        self._tasks.discard(task)
+        if work.delivery == "delivered":
+            self._undelivered(work.claimed)
+            self.poke()  # the dispatcher hands it back
 
     def _run(self, work: MainFrame | Work) -> None:
         if not self._begins(work):
@@ -397,12 +402,11 @@ class Worker:
             self._poked.set()
 
     def _forget(self, work: MainFrame | Work) -> None:
-        run, node = work.claimed.run_id, work.claimed.node
-        nodes = self._running.get(run, {})
-        if nodes.get(node) is work:
-            del nodes[node]
+        nodes = self._running.get(work.claimed.run_id, {})
+        if nodes.get(work.claimed.node) is work:
+            del nodes[work.claimed.node]
             if not nodes:
-                del self._running[run]
+                del self._running[work.claimed.run_id]
 
     # The dispatcher
 
