@@ -41,7 +41,7 @@ from ..stores.batch.graphs import MustGoAlone
 from ..stores.driver import Line, Slots, Trouble, user_transaction
 from ..stores.store import PartlyApplied, Store
 from .blocked import Asides
-from .entries import Entry, came_second, new_executions, parts, resolve, size_of
+from .entries import Entry, came_second, new_executions, outlast, parts, resolve, size_of
 
 log = logging.getLogger("detent")
 LARGEST_BATCH = 1000
@@ -86,7 +86,7 @@ class Committer:
         """Commit, and return the answer or raise.  `forever`: wait for a lost database."""
         if self._leader == threading.get_ident() or threading.get_ident() in self._asides.idents:
             raise InvalidDecision("?", "decide and evolve must not write; return an effect")
-        entry = Entry(operation, None if forever else self.patience)
+        entry = Entry(operation, None if forever else time.monotonic() + self.patience)
         entry.may_lead = threading.current_thread() is not threading.main_thread()
         try:
             self._join(entry)
@@ -106,31 +106,31 @@ class Committer:
         It cannot be called back once it is on its way, and its answer must not be lost: a
         cancellation waits for it, and comes to the caller at its next await.
         """
-        entry = await self.acommit(operation, forever=forever)
-        if entry.cancelled and (task := asyncio.current_task()) is not None:
+        entry = self.send(operation, asyncio.get_running_loop(), forever=forever)
+        assert entry.future is not None
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            answer = await outlast(entry)
+        if (task := asyncio.current_task()) is not None:
             task.uncancel()
             task.cancel()
-        return entry.outcome()
+        return answer
 
-    async def acommit(self, operation: Operation, *, forever: bool = False) -> Entry:
-        """Commit, and return the entry: its outcome, and whether the caller was cancelled meanwhile."""
-        entry = Entry(operation, None if forever else self.patience)
-        entry.loop = asyncio.get_running_loop()
-        entry.future = entry.loop.create_future()
+    def send(self, operation: Operation, loop: asyncio.AbstractEventLoop, *, forever: bool = False) -> Entry:
+        """Put it on its way, for a caller on this loop who awaits its future; `outlast`, once cancelled.
+
+        Not a coroutine: there are so many commits that one around each of them counts.
+        """
+        entry = Entry(operation, None if forever else time.monotonic() + self.patience)
+        entry.loop = loop
+        entry.future = loop.create_future()
         self._post(entry)
-        while True:
-            try:
-                if not entry.done:  # or its answer has found the cancelled future, and will not come again
-                    await entry.future
-                return entry
-            except asyncio.CancelledError:
-                entry.cancelled = True
-                if entry.future.cancelled():
-                    entry.future = entry.loop.create_future()
+        return entry
 
     def post(self, operation: Operation, *, forever: bool = False) -> None:
         """Commit soon, without a waiting caller.  `forever`: keep it while the database is away."""
-        self._post(Entry(operation, None if forever else 0.0))
+        self._post(Entry(operation, None if forever else time.monotonic()))
 
     def close(self) -> None:
         """Commit what is queued, then stop the thread."""

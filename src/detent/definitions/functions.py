@@ -18,7 +18,7 @@ from ..arguments import check_flag, check_positive_duration, refuse
 from ..errors import DefinitionError, InvalidOption, NotInRun
 from ..kernel.policies import ACTIONS, NO_RETRY, REATTEMPT, Retry
 from ..keywords import shows
-from ..serialization.signatures import RETURN, Signature
+from ..serialization.signatures import RETURN, Signature, type_of_call
 from .awaitables import refuse_without_loop, watched
 from .callers import AsyncCaller, Handle, Spawner, SyncCaller, Wraps, refuse_on_loop
 from .child_options import CHILD_DEFAULTS, ChildKeywords, ChildOptions, checked_child_options
@@ -139,6 +139,17 @@ class Definition(Spawner[P, R_co]):
     def argument_types(self, count: int, names: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The types that stored arguments are decoded to."""
         return self.types.of_call(self.own_parameters, count, names)
+
+    @cached_property
+    def stored_call(self) -> Any:
+        """A type that decodes a stored call at once; None where its arguments can differ in number or form.
+
+        One by one, they take three times as long.
+        """
+        count = self._plain_arity
+        if count < 0 or self.has_forms or any(p.default is not p.empty for p in self.own_parameters):
+            return None
+        return type_of_call(self.argument_types(count, ())[0])
 
     @cached_property
     def own_parameters(self) -> list[inspect.Parameter]:

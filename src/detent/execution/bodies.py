@@ -7,7 +7,7 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..definitions.context import Abandoned, Canceled, Context, FlowControl, step_var
@@ -43,15 +43,23 @@ def call(services: Services, body: Body) -> Any:
     return _inside(body.context, lambda: step.function(*given(step, body.context, body.args), **body.kwargs))
 
 
-async def acall(services: Services, body: Body) -> Any:
-    """The same from the loop."""
-    step = body.step
+def acall(services: Services, body: Body) -> Awaitable[Any]:
+    """The same from the loop: what to await for it."""
     if services.shuffle is not None:
-        await services.shuffle()
-    if step.is_async and not isinstance(body, TransactionalBody):
-        return await _awaited(body, body.args)
+        return _shuffled(services, body, services.shuffle)
+    return _begun(services, body)
+
+
+async def _shuffled(services: Services, body: Body, shuffle: Callable[[], Awaitable[None]]) -> Any:
+    await shuffle()
+    return await _begun(services, body)
+
+
+def _begun(services: Services, body: Body) -> Awaitable[Any]:
+    if body.step.is_async and not isinstance(body, TransactionalBody):
+        return _awaited(body, body.args)
     context = contextvars.copy_context()
-    return await services.threads.run(lambda: context.run(_in_thread, services, body))
+    return services.threads.run(lambda: context.run(_in_thread, services, body))
 
 
 def _in_thread(services: Services, body: Body) -> Any:

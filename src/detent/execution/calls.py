@@ -11,6 +11,7 @@ from ..errors import CannotDecode
 from ..serialization.codec import Codec
 from ..serialization.signatures import positional
 
+KWARGS = '"kwargs"'
 _EXACT = (str, int, float, bool)  # a value of exactly this class is read back as it is
 
 
@@ -62,6 +63,11 @@ def decode_call(
     codec: Codec, definition: Definition[Any, Any], text: str
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return stored arguments as the definition's annotations want them."""
+    if definition.stored_call is not None and KWARGS not in text:
+        try:
+            return codec.decode(text, definition.stored_call).args, {}
+        except CannotDecode:  # below, the error names the argument
+            pass
     call: _StoredCall = codec.decode(text, _StoredCall, f"the input of {definition.name!r}")
     types, named = definition.argument_types(len(call.args), tuple(call.kwargs))
     args = [

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..commit.committer import FIRST_WAIT, LONGEST_WAIT
+from ..commit.entries import outlast
 from ..definitions.context import Frame, Routine, Suspended, frame_var, step_var
 from ..process_forks import OneProcess
 from ..stores.driver import Trouble
@@ -221,12 +222,15 @@ def _stay() -> None:
     """The workflow is over."""
 
 
-async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
+async def adrive(  # noqa: PLR0912 - the loop of every step: a coroutine around each request would count
+    services: Services, routine: Routine[T], idling: Idling
+) -> T:
     """Carry a routine out on the running loop.
 
     A cancellation that comes during a commit is raised behind it, whatever the routine returns.
     """
     cancelled = False
+    loop, committer = asyncio.get_running_loop(), services.committer
     try:
         request = next(routine)
         while True:
@@ -240,11 +244,14 @@ async def adrive(services: Services, routine: Routine[T], idling: Idling) -> T:
                     idling.begin()
                     try:
                         if isinstance(request, Commit):
-                            entry = await services.committer.acommit(request.operation, forever=True)
-                            cancelled = entry.cancelled
-                            reply = entry.outcome()
+                            entry = committer.send(request.operation, loop, forever=True)
+                            try:
+                                reply = await entry.future  # type: ignore[misc]
+                            except asyncio.CancelledError:
+                                cancelled = True
+                                reply = await outlast(entry)
                         else:
-                            reply = await _aperform(services, request)
+                            reply = await _performing(services, request)
                     finally:
                         idling.end()
             except BaseException as error:
@@ -276,7 +283,7 @@ async def adrive_main(
                     waits.append(request)
                     raise Suspended
                 else:
-                    reply = await _aperform(services, request)
+                    reply = await _performing(services, request)
             except BaseException as error:
                 request = routine.throw(error)
             else:
@@ -286,16 +293,16 @@ async def adrive_main(
         return value
 
 
-async def _aperform(services: Services, request: Any) -> Any:
-    """All but commits: those are so many that each coroutine around them counts."""
+def _performing(services: Services, request: Any) -> Awaitable[Any]:
+    """What to await for a request.  Not a coroutine: one around each body and each commit counts."""
     if isinstance(request, Body):
-        return await acall(services, request)
+        return acall(services, request)
     if isinstance(request, Read):
         context = contextvars.copy_context()
-        return await services.threads.run(lambda: context.run(_read, services, request))
+        return services.threads.run(lambda: context.run(_read, services, request))
     if isinstance(request, Ask):
         context, ask = contextvars.copy_context(), request.function
-        return await services.threads.run(lambda: context.run(ask))
+        return services.threads.run(lambda: context.run(ask))
     if isinstance(request, Pause):
-        return await asyncio.sleep(request.seconds)
+        return asyncio.sleep(request.seconds)
     raise TypeError(f"no driver performs {request!r}")

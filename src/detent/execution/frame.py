@@ -55,7 +55,20 @@ SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 class FrameCore(Appending):
     """What all routines of a frame share: journal, interrupts, records."""
 
+    # Thousands of frames live side by side, and most of them never change these.
+    live = True
+    delivery = ""  # how far the worker has come with it
+    signal: PauseRun | CancelRun | ContinueRun | None = None  # of a task, for the whole run
     continuing: ContinueRun | None = None  # the function has asked to continue as a new run
+    suspending = False
+    undoing = False
+    raised: Exception | None = None  # why the run ends, for the log and the error hook
+    outgoing: Outgoing | None = None
+    turns: Turns | None = None  # of a workflow that runs several tasks
+    taken: frozenset[int] = frozenset()  # messages that a branch of this workflow is receiving
+    carrying = 0  # commits under way that carry what this or another line left unwritten
+    unawaited: Unawaited | None = None  # see definitions/awaitables.py
+    shown: frozenset[str] = frozenset()  # running steps that the journal shows as executing
 
     def __init__(
         self,
@@ -80,21 +93,8 @@ class FrameCore(Appending):
         self.interrupt: str | None = (
             claimed.run_state if claimed.run_state in ("paused", "canceled") else None
         )
-        self.live = True
-        self.delivery = ""  # how far the worker has come with it
-        self.signal: PauseRun | CancelRun | ContinueRun | None = None  # of a task, for the whole run
-        self.suspending = False
-        self.undoing = False
-        self.raised: Exception | None = None  # why the run ends, for the log and the error hook
-        # (Thousands of frames live side by side, and few of them spawn, receive, or show a step.)
-        self.outgoing: Outgoing | None = None
-        self.turns: Turns | None = None  # of a workflow that runs several tasks
-        self.taken: frozenset[int] = frozenset()  # messages that a branch of this workflow is receiving
         self.unwritten: list[kernel_rows.Step] = []  # records that travel with the next commit
-        self.carrying = 0  # commits under way that carry what this or another line left unwritten
         self.running: dict[str, tuple[Context, int]] = {}  # steps whose body runs, and since when
-        self.unawaited: Unawaited | None = None  # see awaiting.py
-        self.shown: frozenset[str] = frozenset()  # those that the journal shows as executing
 
     # Records
 

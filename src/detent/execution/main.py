@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 from ..definitions.awaitables import close_unawaited, refuse_unawaited
@@ -46,10 +47,10 @@ class MainFrame(Frame):
         frame_var.set(self)
         drive(self.services, _main(self), self.waits)
 
-    async def arun(self) -> None:
-        """Run a workflow written as `async def`, on this loop."""
+    def arun(self) -> Awaitable[None]:
+        """Run a workflow written as `async def`, on this loop: what its task awaits."""
         frame_var.set(self)
-        await adrive_main(self.services, _main(self), self.waits, self.amain)
+        return adrive_main(self.services, _main(self), self.waits, self.amain)
 
     def show_long_steps(self, since: int) -> None:
         """Write steps into the journal that began before, and still run."""

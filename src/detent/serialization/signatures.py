@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from .annotations import NoForm, name_of
 from .forms import Form, form_of
 
@@ -102,6 +104,13 @@ class Signature:
     def _written(self, name: str) -> str:
         annotation = self._function.__annotations__[name]
         return annotation if isinstance(annotation, str) else name_of(annotation)
+
+
+def type_of_call(types: Sequence[Any]) -> Any:
+    """The type of a stored call with exactly these arguments, none of them by name."""
+    args: Any = tuple
+    field: Any = ("args", args[tuple(types)]) if types else ("args", args[()], ())
+    return msgspec.defstruct("StoredCall", [field], forbid_unknown_fields=True)
 
 
 ADVICE = (
