@@ -499,7 +499,7 @@ _LEASED = """state = 'executing', worker = :worker, token = x.token, deliveries 
 
 
 def _lease(d: Dialect) -> str:
-    """Lease, and return what was leased: two thirds of the server's time for one after the other."""
+    """Lease, and return what was leased: a fifth less of the server's time than one after the other."""
     if not d.update_returns_joined:
         return ""
     joined = f"{d.rows(*KEYS, 'token')} JOIN detent_runs AS r ON r.id = x.run_id"
