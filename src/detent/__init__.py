@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .aio.run import AsyncRuns
     from .aio.run_streams import AsyncStream
     from .aio.schedules import AsyncSchedule, AsyncSchedules
-    from .app.app import App, Starter, Within
+    from .app.app import App, Starter
     from .app.bulk import Changed
     from .app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
     from .app.graphs import NodeState
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .app.values import Call
     from .app.views import Execution, HistoryEvent
     from .app.waiting import WaitReason
+    from .app.within import Within
     from .dashboard import dashboard
     from .definitions.arrows import NodeGroup, NodeRef, Outputs
     from .definitions.callers import AsyncCaller, Handle, SyncCaller
@@ -252,7 +253,8 @@ _HOMES = {
     "aio.app": "AsyncStarter AsyncWithin",
     "aio.deciders": "AsyncDeadLetters AsyncDeciders",
     "aio.run": "AsyncRuns",
-    "app.app": "App Starter Within",
+    "app.app": "App Starter",
+    "app.within": "Within",
     "dashboard": "dashboard",
     "definitions.arrows": "NodeGroup NodeRef Outputs",
     "definitions.callers": "AsyncCaller Handle SyncCaller",

@@ -14,7 +14,6 @@ answer an unknown keyword with a better message than Python's.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -44,11 +43,8 @@ def shows(keywords: type, *, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
 
 def defaults_of_fields(cls: Any) -> dict[str, Any]:
-    """The defaults of a dataclass by field; `...` for one that is made anew for each object."""
-    return {
-        one.name: ... if one.default is dataclasses.MISSING else one.default
-        for one in dataclasses.fields(cls)
-    }
+    """The defaults of a struct by field, all of which have one."""
+    return dict(zip(cls.__struct_fields__, cls.__struct_defaults__, strict=True))
 
 
 def defaults_of_parameters(function: Callable[..., Any]) -> dict[str, Any]:

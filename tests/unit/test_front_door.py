@@ -78,8 +78,29 @@ def test_who_only_describes_workflows_loads_neither_the_engine_nor_asyncio() -> 
     }
 
 
+@pytest.mark.parametrize("address", ["sqlite:///shop.db", "postgresql://db/shop", "mysql://db/shop"])
+def test_an_app_that_is_not_used_loads_neither_its_database_nor_workers_nor_asyncio(address: str) -> None:
+    code = f"import sys, detent; detent.App({address!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "detent.app.app" in loaded
+    assert not loaded & {
+        "asyncio",
+        "sqlite3",
+        "ssl",
+        "psycopg",
+        "pymysql",
+        "detent.app.engine",
+        "detent.app.run",
+        "detent.commit",
+        "detent.execution.services",
+        "detent.stores.store",
+        "detent.worker",
+    }
+
+
 def test_an_app_on_sqlite_loads_no_driver_of_a_server() -> None:
-    code = "import sys, detent; detent.App('sqlite:///:memory:'); print(*sys.modules)"
+    code = "import sys, detent; detent.App('sqlite:///:memory:').open(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {
         "psycopg",

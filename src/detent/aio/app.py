@@ -23,7 +23,7 @@ from ..app.settings import (
     StartOptions,
     checked_options,
 )
-from ..app.starting import START_MANY, calls_of
+from ..app.starters import calls_of
 from ..app.user_connections import loop_tx
 from ..app.views import Execution, id_of
 from ..app.within import join
@@ -349,7 +349,7 @@ class AsyncStarter(AsyncStarts):
     ) -> AsyncRun[Any]:
         if deciding.starts_instance(self._app.engine, definition):
             return await self._begin(definition, deciding.first_input(definition, args, kwargs))
-        if keyed_starts.is_keyed(self._options):
+        if self._options.keyed:
             engine = self._app.engine
             await self._app.ensure_open()
             starting = keyed_starts.prepared(engine, definition, [(args, kwargs)], self._options)
@@ -362,8 +362,8 @@ class AsyncStarter(AsyncStarts):
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        keyed_starts.refuse_many(self._options)
-        given = calls_of(START_MANY, calls)
+        self._options.refuse_many()
+        given = calls_of(calls)
         return await self._app._start(await self._prepared(definition, given)) if given else []
 
     async def _prepared(self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> Start:
@@ -399,7 +399,7 @@ class AsyncWithin(AsyncStarts):
     async def _start_one(
         self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncRun[Any]:
-        if keyed_starts.is_keyed(self._options):
+        if self._options.keyed:
             engine = self._app.engine
             await self._app.ensure_open()
             verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
@@ -407,8 +407,8 @@ class AsyncWithin(AsyncStarts):
         return (await self._start(definition, [(args, kwargs)]))[0]
 
     async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        keyed_starts.refuse_many(self._options)
-        return await self._start(definition, calls_of(START_MANY, calls))
+        self._options.refuse_many()
+        return await self._start(definition, calls_of(calls))
 
     async def _start(
         self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ..arguments import check_stored_id
 from ..definitions.context import current_frame, replaying
-from ..definitions.deciders import Decider
-from ..definitions.decisions import Recorded, TimerCancelled
 from ..definitions.functions import FunctionWorkflow
-from ..events import Event
-from ..kernel.operations import Start
+from ..execution.registry import Registry
 from ..keywords import shows
-from . import deciders as deciding
-from . import keyed_starts, within
-from .deciders import only_id
-from .engine import Engine
-from .executions import find_executions
-from .queues import Queues
-from .reports import subscribe
-from .run import Run, Runs, results_of
+from ..stores.addresses import check_address
+from .includes import collect
 from .settings import (
     APP_DEFAULTS,
     NO_OPTIONS,
@@ -34,17 +26,26 @@ from .settings import (
     StartOptions,
     checked_options,
     checked_settings,
+    checked_url,
 )
-from .starters import Starts
-from .starting import START_MANY, calls_of
-from .views import Execution, id_of
-from .within import join
+from .starters import Starts, calls_of
 
-if TYPE_CHECKING:  # loaded where they are asked for: most programs never do
+# Loaded where they are used.  Stores, workers and asyncio take two thirds of the time that Detent needs to
+# load, and a program that imports a module with an app in it need not use the app.
+if TYPE_CHECKING:
+    from ..definitions.deciders import Decider
+    from ..definitions.decisions import Recorded, TimerCancelled
+    from ..events import Event
+    from ..kernel.operations import Start
     from .dead_letters import DeadLetters
+    from .engine import Engine
     from .machine import Deciders
     from .projections import Projections
+    from .queues import Queues
+    from .run import Run, Runs
     from .schedules import Schedules
+    from .views import Execution
+    from .within import Within
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -68,7 +69,26 @@ class App(Starts):
 
     @shows(AppSettings, defaults=APP_DEFAULTS)
     def __init__(self, url: str, *, include: Any = (), **settings: Unpack[AppSettings]) -> None:
-        self.engine = Engine(url, include, checked_settings(settings))
+        self._settings = checked_settings(settings)
+        self._url = checked_url(url)
+        check_address(url)
+        self._registry = Registry(collect(include))
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine behind this app, made when it is first used."""
+        from .engine import Engine
+
+        # Threads that get here at the same time use the same engine: the first one that was made.
+        made = Engine(self._url, self._registry, self._settings)
+        return cast(Engine, self.__dict__.setdefault("engine", made))
+
+    @cached_property
+    def _as_run(self) -> type[Run[Any]]:
+        """`Run`: loaded once, and not by each `start`."""
+        from .run import Run
+
+        return Run
 
     def __enter__(self) -> Self:
         self.engine.enter()
@@ -119,6 +139,8 @@ class App(Starts):
         stored: each is delivered at most once, and only in the process that caused it.  Call what this
         returns to end the subscription.
         """
+        from .reports import subscribe
+
         return subscribe(self.engine.observer, function, events)
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
@@ -151,6 +173,8 @@ class App(Starts):
         None, where the instance is over, or an input with that `input_id` was there before.
         Inside a workflow or a step it happens once, however often that is replayed.
         """
+        from . import deciders as deciding
+
         engine = self.engine
         frame = current_frame("execute")
         if frame is not None:
@@ -166,6 +190,8 @@ class App(Starts):
         self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
     ) -> list[Any]:
         """The same by names: `payload["type"]` is the name of the input's class, the rest are its fields."""
+        from . import deciders as deciding
+
         input = deciding.dynamic_input(self.engine, decider, payload)
         return self.execute(cast(Any, decider), input, input_id=input_id)
 
@@ -176,6 +202,8 @@ class App(Starts):
 
         Inputs of one inbox are decided in the order of arrival.  False, where its `input_id` was known.
         """
+        from . import deciders as deciding
+
         frame = current_frame("enqueue_input")
         if frame is not None:
             return cast(bool, frame.drive(deciding.enqueue_in(frame, self.engine, decider, input, input_id)))
@@ -187,6 +215,8 @@ class App(Starts):
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None
     ) -> S:
         """The state of an instance after its event `sequence`; without that, as it is now."""
+        from . import deciders as deciding
+
         return cast(S, deciding.state_at(self.engine, decider, instance, sequence))
 
     def events(
@@ -198,6 +228,8 @@ class App(Starts):
         limit: int | None = None,
     ) -> list[Recorded[E | TimerCancelled]]:
         """The events of an instance behind number `after`, in order."""
+        from . import deciders as deciding
+
         return deciding.recorded_events(self.engine, decider, instance, after, limit)
 
     @property
@@ -217,6 +249,8 @@ class App(Starts):
     @property
     def queues(self) -> Queues:
         """The queues: `app.queues["mail"].pause("reason")`, `.resume()`, `.set(concurrency=10)`."""
+        from .queues import Queues
+
         return Queues(self.engine)
 
     @property
@@ -256,11 +290,13 @@ class App(Starts):
         MySQLdb, Django's `connection`, an SQLAlchemy Connection or Session, or the `tx` of a
         transactional step.  If the start is refused, your transaction goes on without it.
         """
-        return Within(self, connection, Options())
+        from .within import Within
+
+        return Within(self.engine, connection, Options())
 
     def run(self, id: str) -> Run[Any]:
         """The run of that id."""
-        return Run(self.engine, self.engine.row(check_stored_id("app.run()", "id", id)))
+        return self._as_run(self.engine, self.engine.row(check_stored_id("app.run()", "id", id)))
 
     @overload
     def results(
@@ -294,6 +330,8 @@ class App(Starts):
         `return_exceptions=True` waits for all of them, and puts errors in the places of values.
         `timeout` counts for all of them together.
         """
+        from .run import results_of
+
         return results_of(
             self.engine, runs, timeout=timeout, return_exceptions=return_exceptions, wait_paused=wait_paused
         )
@@ -301,6 +339,8 @@ class App(Starts):
     @property
     def runs(self) -> Runs:
         """Finds runs, newest first: `app.runs(type=fulfil)`, `app.runs.failed()`, `app.runs.each()`."""
+        from .run import Runs
+
         return Runs(self.engine)
 
     def executions(
@@ -319,6 +359,8 @@ class App(Starts):
         `type`, `after` and `before` are about their runs, as in `app.runs`; `queue` is their own.
         `cursor` is the last one of the page before.
         """
+        from .executions import find_executions
+
         return find_executions(
             self.engine,
             state=state,
@@ -343,6 +385,8 @@ class App(Starts):
 
         Returns how many runs it removed.  A child is removed with its parent, never alone.
         """
+        from .views import id_of
+
         return self.engine.delete(id_of("app.delete()", "run", run))
 
     def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
@@ -351,13 +395,15 @@ class App(Starts):
         Without a step it keeps everything that holds, and continues: so a run that failed or was
         canceled goes on.  Steps that were compensated run again.
         """
+        from .views import id_of
+
         run_id = id_of("app.fork()", "run", run)
         start = self.engine.fork(run_id, from_step, Options(id=id))
         return self._start(start)[0]
 
     def _start(self, start: Start) -> list[Run[Any]]:
         if replaying():
-            return [Run(self.engine, row) for row in self.engine.fresh(start)]
+            return [self._as_run(self.engine, row) for row in self.engine.fresh(start)]
         try:
             answers = self.engine.services.committer.run(start)
             rows = self.engine.started(start, answers)
@@ -365,7 +411,7 @@ class App(Starts):
             self.engine.started(start, None)
             raise
         created = {answer.id for answer in answers if answer.created}
-        return [Run(self.engine, row, fresh=row.id in created) for row in rows]
+        return [self._as_run(self.engine, row, fresh=row.id in created) for row in rows]
 
 
 class Starter(Starts):
@@ -379,123 +425,40 @@ class Starter(Starts):
         self._options = options
 
     def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
-        is_function = isinstance(definition, FunctionWorkflow)
-        if not is_function and deciding.starts_instance(self._app.engine, definition):
-            return self._begin(definition, deciding.first_input(definition, args, kwargs))
-        if self._options is not NO_OPTIONS and keyed_starts.is_keyed(self._options):
-            engine = self._app.engine
-            return Run(engine, keyed_starts.start(engine, definition, [(args, kwargs)], self._options))
+        if not isinstance(definition, FunctionWorkflow):
+            from . import deciders as deciding
+
+            if deciding.starts_instance(self._app.engine, definition):
+                return self._begin(definition, deciding.first_input(definition, args, kwargs))
+        if self._options is not NO_OPTIONS and self._options.keyed:
+            return self._start_by_key(definition, args, kwargs)
         return self._app._start(self._app.engine.prepare(definition, [(args, kwargs)], self._options))[0]
+
+    def _start_by_key(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+        """Start a run, or find the one that its `debounce` or `dedup_key` names."""
+        from . import keyed_starts
+
+        engine = self._app.engine
+        row = keyed_starts.start(engine, definition, [(args, kwargs)], self._options)
+        return self._app._as_run(engine, row)
 
     def _begin(self, decider: Any, input: Any) -> Run[Any]:
         """Begin an instance by giving it an input."""
+        from .deciders import only_id
+
         engine = self._app.engine
         self._app.execute(decider, input, input_id=only_id(self._options))
         return self._app.run(engine.registry.decider(decider).address(input))
 
     def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        keyed_starts.refuse_many(self._options)
-        given = calls_of(START_MANY, calls)
+        self._options.refuse_many()
+        given = calls_of(calls)
         if not given:
             return []
         return self._app._start(self._app.engine.prepare(definition, given, self._options))
 
     def within(self, connection: Any) -> Within:
         """The same inside of your transaction."""
-        return Within(self._app, connection, self._options)
+        from .within import Within
 
-
-class Within(Starts):
-    """`app.within(connection)`: writes in your own transaction.
-
-    with connection.transaction():
-        run = app.within(connection).start(fulfil, 42)
-    """
-
-    def __init__(self, app: App, connection: Any, options: Options) -> None:
-        self._app = app
-        self._connection = connection
-        self._options = options
-
-    @shows(StartOptions, defaults=START_DEFAULTS)
-    def options(self, **options: Unpack[StartOptions]) -> Within:
-        """The same as `app.options(...).within(connection)`."""
-        return Within(self._app, self._connection, checked_options({**self._options.given, **options}))
-
-    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
-        if keyed_starts.is_keyed(self._options):
-            engine = self._app.engine
-            verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
-            return Run(engine, join(engine.store, self._connection, verb))
-        return self._join(definition, [(args, kwargs)])[0]
-
-    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
-        keyed_starts.refuse_many(self._options)
-        return self._join(definition, calls_of(START_MANY, calls))
-
-    def enqueue_input(
-        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
-    ) -> bool:
-        """Put an input into its instance's inbox, if and only if your transaction commits."""
-        engine = self._app.engine
-        operation = deciding.enqueuing_of(engine, decider, input, input_id, within=True)
-        return cast(bool, join(engine.store, self._connection, operation).created)
-
-    def send(self, run: Run[Any] | str, name: str, value: Any = None, *, id: str | None = None) -> None:
-        """Send a run a message, if and only if your transaction commits; see `Run.send`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.sending(engine, run, name, value, id))
-
-    def cancel(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
-        """End a run and its children, if and only if your transaction commits; see `Run.cancel`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.canceling(engine, run, reason))
-
-    def pause(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
-        """Stop new work of a run, if and only if your transaction commits; see `Run.pause`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.pausing(engine, run, reason))
-
-    def resume(self, run: Run[Any] | str, *, accept_drift: bool = False) -> None:
-        """Continue a paused or failed run, if and only if your transaction commits; see `Run.resume`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.resuming(engine, run, accept_drift))
-
-    def set_attributes(self, run: Run[Any] | str, attributes: Mapping[str, str | int | bool | None]) -> None:
-        """Set attributes of a run, if and only if your transaction commits; see `Run.set_attributes`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.changing_attributes(engine, run, attributes))
-
-    def publish(self, run: Run[Any] | str, name: str, value: Any) -> None:
-        """Publish a value of a run, if and only if your transaction commits; see `Run.publish`."""
-        engine = self._app.engine
-        join(engine.store, self._connection, within.publishing(engine, run, name, value))
-
-    def append(self, run: Run[Any] | str, name: str, value: Any) -> None:
-        """Append to a stream of a run, if and only if your transaction commits; see `Run.append`.
-
-        Until then other writers of that run wait: commit soon.
-        """
-        engine = self._app.engine
-        join(engine.store, self._connection, within.appending(engine, run, name, value))
-
-    def execute(
-        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
-    ) -> list[E]:
-        """Give an input to its instance, if and only if your transaction commits; see `App.execute`.
-
-        Until then no other process appends events: commit soon, or use `enqueue_input`.
-        """
-        engine = self._app.engine
-        operation = within.deciding_now(engine, decider, input, input_id)
-        return cast(list[E], join(engine.store, self._connection, operation).events)
-
-    def _join(
-        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
-    ) -> list[Run[Any]]:
-        engine = self._app.engine
-        start = engine.planned(definition, calls, self._options)
-        start.remote = True
-        if not replaying():
-            join(engine.store, self._connection, start)
-        return [Run(engine, row) for row in engine.fresh(start)]
+        return Within(self._app.engine, connection, self._options)

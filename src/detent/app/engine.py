@@ -7,11 +7,10 @@ other awaits.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import cached_property
@@ -46,13 +45,12 @@ from .control import Control
 from .firing import Declaration, Firing
 from .fork import kept_of, plan_graph_fork
 from .heroes import Heroes
-from .includes import collect
 from .input_ids import InputIds
 from .listener import Listening
 from .outcomes import outcome_of
 from .reports import Reporter
 from .retention import Sweeper, remove_expired
-from .settings import Options, Settings, checked_url
+from .settings import Options, Settings
 from .starting import declared_queue, fresh_row, plan_fork, plan_runs
 from .waiters import Waiter, Waiters
 
@@ -62,13 +60,11 @@ log = logging.getLogger("detent")
 class Engine(Control):
     """One app's machinery.  Opens when it is first needed, with a worker when asked."""
 
-    def __init__(
-        self, url: str, include: Iterable[Any], settings: Settings, store: Store | None = None
-    ) -> None:
-        self.url = checked_url(url)
+    def __init__(self, url: str, registry: Registry, settings: Settings, store: Store | None = None) -> None:
+        self.url = url
         self.settings = settings
         self.heroes = Heroes(url)
-        self.registry = Registry(collect(include))
+        self.registry = registry
         self._lent = store is not None
         self.store = store if store is not None else open_store(url, pool_size=settings.pool_size)
         self.clock = settings.clock
@@ -230,7 +226,7 @@ class Engine(Control):
         """Change settings before the engine opens; its worker takes only from the queues in `serve`."""
         if self.is_open:
             raise ConfigurationError("the app is already open; change its settings before it is opened")
-        self.settings = dataclasses.replace(self.settings, **changes)
+        self.settings = msgspec.structs.replace(self.settings, **changes)
         declared = self.settings.queue_names
         self.served = tuple(declared_queue(name, declared) for name in serve) or declared
 

@@ -6,10 +6,11 @@ run is planned inside of that transaction.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+import msgspec
 
 from ..definitions.context import current_frame, current_step
 from ..errors import ConfigurationError
@@ -24,18 +25,6 @@ from .settings import Options
 from .starting import included
 
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
-
-
-def is_keyed(options: Options) -> bool:
-    """Whether a start with these options may belong to a run that exists."""
-    return options.debounce is not None or options.dedup_key is not None
-
-
-def refuse_many(options: Options) -> None:
-    """Raise where several runs are to be started with a key that names one."""
-    if is_keyed(options):
-        what = "debounce" if options.debounce is not None else "dedup_key"
-        raise ConfigurationError(f"{what} is for one run; start_many() starts several")
 
 
 def start(engine: Engine, definition: Any, calls: Calls, options: Options) -> RunRow:
@@ -76,7 +65,7 @@ def _planned(engine: Engine, definition: Any, calls: Calls, options: Options) ->
         raise ConfigurationError(
             f"a workflow cannot start runs with {what}: a replay would start them again; do it in a step"
         )
-    plain = dataclasses.replace(options, debounce=None, dedup_key=None, within=None)
+    plain = msgspec.structs.replace(options, debounce=None, dedup_key=None, within=None)
     # The id is chosen once: the transaction may be tried again.  In a step it is the same on each attempt.
     fresh_id = engine.planned(definition, calls, plain).runs[0].id
     name = included(engine.services.registry, definition).name
@@ -91,7 +80,7 @@ def _planned(engine: Engine, definition: Any, calls: Calls, options: Options) ->
         delay = options.delay
         if options.debounce is not None:
             delay = timedelta(microseconds=max(0, due - engine.clock.now()))
-        again = dataclasses.replace(plain, id=run_id or fresh_id, delay=delay)
+        again = msgspec.structs.replace(plain, id=run_id or fresh_id, delay=delay)
         return engine.planned(definition, calls, again)
 
     return key, plan

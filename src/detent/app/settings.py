@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from ..arguments import (
     check_age,
@@ -25,6 +27,7 @@ from ..arguments import (
 )
 from ..clock import Clock, SystemClock
 from ..definitions.context import Context
+from ..errors import ConfigurationError
 from ..kernel.policies import DEFAULT_MAX_RECOVERIES
 from ..kernel.queues import NO_LIMITS, Limits, Queue, check_queue_key
 from ..kernel.rows import Attribute
@@ -69,8 +72,7 @@ class AppSettings(CommonSettings, total=False):
     clock: Clock
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an app; every field is a keyword of `App(...)`.
 
     A duration may be given as a number of seconds; it is kept as a timedelta.
@@ -92,7 +94,7 @@ class Settings:
     retention: timedelta | None = None  # None: what is over stays
     version: str | None = None  # of the code; None: a hash of what the app includes
     mask: PayloadMask | None = None  # payload fields that no dashboard of the app shows
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         changed: dict[str, Any] = {"queues": _checked_queues(self.queues)}
@@ -118,7 +120,7 @@ class Settings:
             if value is not None and not all(callable(getattr(value, part, None)) for part in parts):
                 refuse(APP, name, value, f"give an object with the methods {' and '.join(parts)}")
         for name, value in changed.items():
-            object.__setattr__(self, name, value)
+            force_setattr(self, name, value)
 
     @property
     def queue_names(self) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ def checked_url(url: Any) -> str:
     return url
 
 
-APP_DEFAULTS = defaults_of_fields(Settings)
+APP_DEFAULTS = {**defaults_of_fields(Settings), "clock": ...}  # each app makes its own clock
 
 
 def checked_settings(given: Mapping[str, Any]) -> Settings:
@@ -191,8 +193,7 @@ class StartOptions(TypedDict, total=False):
     within: timedelta | float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a run; see `app.options`."""
 
     id: str | None = None
@@ -222,7 +223,7 @@ class Options:
         if self.deadline is not None:
             check_deadline(OPTIONS, "deadline", self.deadline)
         if self.attributes is not None:
-            object.__setattr__(self, "attributes", checked_attributes(OPTIONS, self.attributes))
+            force_setattr(self, "attributes", checked_attributes(OPTIONS, self.attributes))
         if not isinstance(self.allow_multiple, bool):
             check_flag(OPTIONS, "allow_multiple", self.allow_multiple)
         if self.debounce is not None or self.dedup_key is not None or self.within is not None:
@@ -246,12 +247,21 @@ class Options:
                 refuse(OPTIONS, name, getattr(self, name), f"it cannot be combined with {what}")
 
     @property
+    def keyed(self) -> bool:
+        """Whether a start with these options may belong to a run that exists."""
+        return self.debounce is not None or self.dedup_key is not None
+
+    def refuse_many(self) -> None:
+        """Raise where several runs are to be started with a key that names one."""
+        if self.keyed:
+            what = "debounce" if self.debounce is not None else "dedup_key"
+            raise ConfigurationError(f"{what} is for one run; start_many() starts several")
+
+    @property
     def given(self) -> dict[str, Any]:
         """The options that differ from their defaults, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if self._is_given(one)}
-
-    def _is_given(self, one: Field[Any]) -> bool:
-        return getattr(self, one.name) is not one.default
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not START_DEFAULTS[name]}
 
 
 START_DEFAULTS = defaults_of_fields(Options)

@@ -11,8 +11,9 @@ when they are started.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from ..arguments import refuse
 from ..definitions.callers import Wraps
 from ..definitions.context import Context
 from ..definitions.deciders import Decider
@@ -20,8 +21,11 @@ from ..definitions.functions import FunctionWorkflow
 from ..definitions.graphs import Graph
 from ..definitions.templates import Template
 from ..definitions.workflows import Workflow
-from .run import Run
 
+if TYPE_CHECKING:  # loaded when a run is started
+    from .run import Run
+
+START_MANY = "app.start_many()"
 P = ParamSpec("P")
 R = TypeVar("R")
 In = TypeVar("In")
@@ -176,3 +180,16 @@ class Starts:
         runs = app.start_many(fulfil, [(1,), (2,), (3,)])
         """
         return self._start_each(definition, calls)
+
+
+def calls_of(calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The calls of `start_many`: one tuple of arguments for each run."""
+    example = "for example [(1,), (2,)]"
+    if isinstance(calls, str) or not isinstance(calls, Iterable):
+        refuse(START_MANY, "calls", calls, f"give a list with a tuple of arguments for each run, {example}")
+    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    for number, args in enumerate(calls):
+        if not isinstance(args, tuple | list):
+            refuse(START_MANY, f"calls[{number}]", args, f"give the arguments of a run as a tuple, {example}")
+        found.append((tuple(args), {}))
+    return found

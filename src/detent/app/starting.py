@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..arguments import refuse
 from ..clock import span_micros, to_micros
 from ..definitions.blueprint import Blueprint
 from ..definitions.context import current_frame, current_step
@@ -28,8 +27,6 @@ from ..kernel.operations import Start
 from ..kernel.rows import NewRun, RunEnd, RunRow, RunState
 from .includes import place_of, replace_redefined
 from .settings import Options
-
-START_MANY = "app.start_many()"
 
 
 def plan_runs(
@@ -186,19 +183,6 @@ def _served(registry: Registry, definition: Definition[Any, Any] | Blueprint) ->
         known = registry.find(definition.name)
         raise UnknownDefinition(definition.name, "" if known is None else place_of(known))
     return definition
-
-
-def calls_of(where: str, calls: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The calls of `start_many`: one tuple of arguments for each run."""
-    example = "for example [(1,), (2,)]"
-    if isinstance(calls, str) or not isinstance(calls, Iterable):
-        refuse(where, "calls", calls, f"give a list with a tuple of arguments for each run, {example}")
-    found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    for number, args in enumerate(calls):
-        if not isinstance(args, tuple | list):
-            refuse(where, f"calls[{number}]", args, f"give the arguments of a run as a tuple, {example}")
-        found.append((tuple(args), {}))
-    return found
 
 
 def declared_queue(queue: str, declared: tuple[str, ...]) -> str:

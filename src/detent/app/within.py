@@ -9,24 +9,32 @@ mode each statement would commit by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack, cast
 
 from ..arguments import check_message, check_reason
-from ..definitions.context import Context, current_frame, current_step
+from ..definitions.context import Context, current_frame, current_step, replaying
+from ..definitions.deciders import Decider
 from ..errors import ConfigurationError, InvalidState
 from ..ids import uuid7
 from ..kernel.decide import Decide
 from ..kernel.operations import Operation, Send
+from ..keywords import shows
 from ..stores.driver import Trouble, Tx
 from ..stores.store import Store
+from . import keyed_starts
 from .attributes import checked_changes
-from .deciders import decision_of
+from .deciders import decision_of, enqueuing_of
 from .engine import Engine
+from .run import Run
 from .run_streams import entry_of, value_of
+from .settings import START_DEFAULTS, Options, StartOptions, checked_options
+from .starters import Starts, calls_of
 from .user_connections import sync_tx
 from .views import id_of
 
+In = TypeVar("In")
+E = TypeVar("E")
 Verb = Callable[[Tx], Any]  # statements in one transaction
 _SAVEPOINT = "detent_within"
 _NO_TRANSACTION = "25P01"  # PostgreSQL: SAVEPOINT outside of a transaction
@@ -217,3 +225,99 @@ def _outside_workflows(verb: str, run_id: str) -> Context | None:
             f"{verb} within a transaction to", run_id, "called by a workflow", "do it in a step"
         )
     return current_step()
+
+
+class Within(Starts):
+    """`app.within(connection)`: writes in your own transaction.
+
+    with connection.transaction():
+        run = app.within(connection).start(fulfil, 42)
+    """
+
+    def __init__(self, engine: Engine, connection: Any, options: Options) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._options = options
+
+    @shows(StartOptions, defaults=START_DEFAULTS)
+    def options(self, **options: Unpack[StartOptions]) -> Within:
+        """The same as `app.options(...).within(connection)`."""
+        return Within(self._engine, self._connection, checked_options({**self._options.given, **options}))
+
+    def _start_one(self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run[Any]:
+        if self._options.keyed:
+            engine = self._engine
+            verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
+            return Run(engine, join(engine.store, self._connection, verb))
+        return self._join(definition, [(args, kwargs)])[0]
+
+    def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[Run[Any]]:
+        self._options.refuse_many()
+        return self._join(definition, calls_of(calls))
+
+    def enqueue_input(
+        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
+    ) -> bool:
+        """Put an input into its instance's inbox, if and only if your transaction commits."""
+        engine = self._engine
+        operation = enqueuing_of(engine, decider, input, input_id, within=True)
+        return cast(bool, join(engine.store, self._connection, operation).created)
+
+    def send(self, run: Run[Any] | str, name: str, value: Any = None, *, id: str | None = None) -> None:
+        """Send a run a message, if and only if your transaction commits; see `Run.send`."""
+        engine = self._engine
+        join(engine.store, self._connection, sending(engine, run, name, value, id))
+
+    def cancel(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
+        """End a run and its children, if and only if your transaction commits; see `Run.cancel`."""
+        engine = self._engine
+        join(engine.store, self._connection, canceling(engine, run, reason))
+
+    def pause(self, run: Run[Any] | str, *, reason: str | None = None) -> None:
+        """Stop new work of a run, if and only if your transaction commits; see `Run.pause`."""
+        engine = self._engine
+        join(engine.store, self._connection, pausing(engine, run, reason))
+
+    def resume(self, run: Run[Any] | str, *, accept_drift: bool = False) -> None:
+        """Continue a paused or failed run, if and only if your transaction commits; see `Run.resume`."""
+        engine = self._engine
+        join(engine.store, self._connection, resuming(engine, run, accept_drift))
+
+    def set_attributes(self, run: Run[Any] | str, attributes: Mapping[str, str | int | bool | None]) -> None:
+        """Set attributes of a run, if and only if your transaction commits; see `Run.set_attributes`."""
+        engine = self._engine
+        join(engine.store, self._connection, changing_attributes(engine, run, attributes))
+
+    def publish(self, run: Run[Any] | str, name: str, value: Any) -> None:
+        """Publish a value of a run, if and only if your transaction commits; see `Run.publish`."""
+        engine = self._engine
+        join(engine.store, self._connection, publishing(engine, run, name, value))
+
+    def append(self, run: Run[Any] | str, name: str, value: Any) -> None:
+        """Append to a stream of a run, if and only if your transaction commits; see `Run.append`.
+
+        Until then other writers of that run wait: commit soon.
+        """
+        engine = self._engine
+        join(engine.store, self._connection, appending(engine, run, name, value))
+
+    def execute(
+        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
+    ) -> list[E]:
+        """Give an input to its instance, if and only if your transaction commits; see `App.execute`.
+
+        Until then no other process appends events: commit soon, or use `enqueue_input`.
+        """
+        engine = self._engine
+        operation = deciding_now(engine, decider, input, input_id)
+        return cast(list[E], join(engine.store, self._connection, operation).events)
+
+    def _join(
+        self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[Run[Any]]:
+        engine = self._engine
+        start = engine.planned(definition, calls, self._options)
+        start.remote = True
+        if not replaying():
+            join(engine.store, self._connection, start)
+        return [Run(engine, row) for row in engine.fresh(start)]

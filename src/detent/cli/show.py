@@ -18,7 +18,7 @@ from ..app.liveness import living
 from ..app.run import Run
 from ..app.views import Execution, HistoryEvent
 from ..clock import from_micros
-from ..stores.verbs.listing import attribute_text
+from ..kernel.rows import attribute_text
 from .command import app_argument, command, id_argument, json_option
 from .drift import drift_lines
 from .find_app import opened

@@ -430,3 +430,11 @@ class HeartbeatReading(Row):
     ready: bool = False
     limited: dict[str, bool] = {}  # queues that have limits or are paused; True: their keys matter
     interrupted: list[tuple[str, str]] = []  # run, and what became of it
+
+
+def attribute_text(value: Attribute) -> str:
+    """An attribute as it is stored and compared: `true`, `12`, `acme`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # Not str(value): an enum's own members would show their names.
+    return int.__repr__(value) if isinstance(value, int) else str.__str__(value)

@@ -1,4 +1,4 @@
-"""Addresses of servers: what PostgreSQL's library gets untouched, and what MySQL's options mean.
+"""Addresses: of which database, what PostgreSQL's library gets untouched, what MySQL's options mean.
 
 No error of this module contains a password, nor a part of an address that could not be read.
 """
@@ -7,19 +7,66 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
+import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ..errors import InvalidAddress
+from ..arguments import refuse
+from ..errors import InvalidAddress, MissingDriver, UnknownScheme
+
+if TYPE_CHECKING:  # 6 ms, for addresses of MySQL with certificates
+    import ssl
 
 HIDDEN = "***"
+# By scheme: the database, the library that connects to it, and the extra that installs the library.
+_POSTGRES, _MYSQL = ("PostgreSQL", "psycopg", "postgres"), ("MySQL", "pymysql", "mysql")
+_SERVERS = {"postgresql": _POSTGRES, "postgres": _POSTGRES, "mysql": _MYSQL, "mariadb": _MYSQL}
 _TRUE = ("true", "1", "yes", "on")
 _SECRETS = ("password", "sslpassword")
 # One setting of a "key=value" address, as libpq reads it.
 _SETTING = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)")
+
+
+def check_address(url: str) -> None:
+    """Refuse an address of which we can tell that no database is there, before anything is loaded.
+
+    What only libpq can tell about a PostgreSQL address is found out when the app is opened.
+    """
+    if is_sqlite(url):
+        sqlite_path(url)
+        return
+    scheme = scheme_of(url)
+    if scheme not in _SERVERS:
+        raise UnknownScheme(scheme)
+    name, module, extra = _SERVERS[scheme]
+    if module not in sys.modules and find_spec(module) is None:
+        raise MissingDriver(name, extra)
+    if module == "pymysql":
+        mysql_address(url)
+
+
+def scheme_of(url: str) -> str:
+    """The database that an address names; empty where it has no scheme, so that no password is shown."""
+    if is_conninfo(url):
+        return "postgresql"
+    found = re.match(r"([A-Za-z][\w.-]*)(\+[\w.-]+)?:", url)
+    return found[1].lower() if found else ""
+
+
+def is_sqlite(url: str) -> bool:
+    return url.partition(":")[0].partition("+")[0] == "sqlite"
+
+
+def sqlite_path(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc:
+        # Without this, the file name would be taken for a host, and the database would be in memory.
+        advice = f"a path has three slashes before it: sqlite:///{parts.netloc}{parts.path}"
+        refuse("App()", "url", url, advice)
+    return unquote(parts.path.removeprefix("/"))
 
 
 def is_conninfo(address: str) -> bool:
@@ -197,6 +244,8 @@ def _file(name: str, value: str) -> str:
 
 
 def _context(mode: str, files: dict[str, str]) -> ssl.SSLContext:
+    import ssl
+
     context = unchecked() if mode == "required" and not files else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if mode == "required":
         context.check_hostname = False
@@ -220,6 +269,8 @@ def _context(mode: str, files: dict[str, str]) -> ssl.SSLContext:
 @cache
 def unchecked() -> ssl.SSLContext:
     """Encrypts, and checks no certificate; so it reads none of those that the machine trusts."""
+    import ssl
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from ..arguments import refuse
 from ..errors import UnknownScheme
-from .addresses import is_conninfo, postgres_address
+from .addresses import is_sqlite, postgres_address, scheme_of, sqlite_path
 from .driver import Driver
 from .store import Store
 
@@ -25,17 +24,17 @@ def open_store(url: str, *, pool_size: int = 10) -> Store:
     Drivers are imported when they are asked for: loading psycopg takes longer than all of Detent.
     """
     driver: Driver
-    if _is_sqlite(url):
+    if is_sqlite(url):
         from .sqlite.driver import SqliteDriver
 
-        driver = SqliteDriver(_sqlite_path(url))
+        driver = SqliteDriver(sqlite_path(url))
         return Store(driver, dialect="sqlite", pool_size=pool_size)
     driver = _server(url)
     return Store(driver, dialect="mysql" if driver.name == "MySQL" else "postgres", pool_size=pool_size)
 
 
 def _server(url: str) -> PostgresDriver | MySqlDriver:
-    scheme = _scheme(url)
+    scheme = scheme_of(url)
     if scheme in ("postgresql", "postgres"):
         from .postgres.driver import PostgresDriver
 
@@ -50,15 +49,7 @@ def _server(url: str) -> PostgresDriver | MySqlDriver:
 
 def plain_connections(url: str) -> Callable[[], Any] | None:
     """How a library of the user's connects to the database of a server; None for SQLite."""
-    return None if _is_sqlite(url) else _server(url).plain
-
-
-def _scheme(url: str) -> str:
-    """The database that an address names; empty where it has no scheme, so that no password is shown."""
-    if is_conninfo(url):
-        return "postgresql"
-    found = re.match(r"([A-Za-z][\w.-]*)(\+[\w.-]+)?:", url)
-    return found[1].lower() if found else ""
+    return None if is_sqlite(url) else _server(url).plain
 
 
 def refuse_missing_folder(url: str) -> None:
@@ -66,9 +57,9 @@ def refuse_missing_folder(url: str) -> None:
 
     This is asked when an app opens.  A folder that disappears later may come back, and is waited for.
     """
-    if not _is_sqlite(url):
+    if not is_sqlite(url):
         return
-    path = _sqlite_path(url)
+    path = sqlite_path(url)
     if path in ("", ":memory:"):
         return
     path = os.path.abspath(path)
@@ -80,16 +71,3 @@ def refuse_missing_folder(url: str) -> None:
         refuse("App()", "url", url, advice)
     if os.path.isdir(path):
         refuse("App()", "url", url, f"{path} is a folder; give the path of a file in it")
-
-
-def _is_sqlite(url: str) -> bool:
-    return url.partition(":")[0].partition("+")[0] == "sqlite"
-
-
-def _sqlite_path(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.netloc:
-        # Without this, the file name would be taken for a host, and the database would be in memory.
-        advice = f"a path has three slashes before it: sqlite:///{parts.netloc}{parts.path}"
-        refuse("App()", "url", url, advice)
-    return unquote(parts.path.removeprefix("/"))

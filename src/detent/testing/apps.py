@@ -19,10 +19,12 @@ from ..app.settings import (
     StartOptions,
     checked_options,
     checked_settings,
+    checked_url,
 )
 from ..definitions.blueprint import Blueprint
 from ..definitions.deciders import Decider, is_decider
 from ..errors import DetentError, UnknownDefinition
+from ..execution.registry import Registry
 from ..kernel.decide import DECIDER
 from ..kernel.rows import RunState
 from ..keywords import shows
@@ -62,7 +64,8 @@ class TestingApp(App):
     ) -> None:
         self.clock = clock if clock is not None else ManualClock()
         settings.setdefault("migrate", True)
-        self.engine = Engine(url, include, checked_settings({"clock": self.clock, **settings}), store)
+        checked = checked_settings({"clock": self.clock, **settings})
+        self.engine = Engine(checked_url(url), Registry(collect(include)), checked, store)
 
     def include(self, *definitions: Any) -> None:
         """Serve more definitions."""

@@ -19,9 +19,11 @@ import msgspec
 
 from detent import App
 from detent.app.engine import Engine
+from detent.app.includes import collect
 from detent.app.settings import checked_settings
 from detent.definitions.context import watch_threads
 from detent.errors import DatabaseUnavailable, DetentError, InvalidState, ResultTimeout
+from detent.execution.registry import Registry
 from detent.kernel.operations import Settle, Settled, Verdict
 from detent.stores.batch.apply import Applied
 from detent.stores.store import Store
@@ -200,7 +202,7 @@ class World:
         settings = checked_settings(
             {"migrate": False, "lease": LEASE, "patience": 5.0, "max_recoveries": 1000, "concurrency": 4}
         )
-        app.engine = Engine(f"sqlite:///{self.path}", INCLUDED, settings, store)
+        app.engine = Engine(f"sqlite:///{self.path}", Registry(collect(INCLUDED)), settings, store)
         instance = self.instances[name] = Instance(name, process, app, driver)
         while True:
             try:

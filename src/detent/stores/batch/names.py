@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ...errors import NameUnfit
 from ...kernel.decide import Decide, Enqueue
 from ...kernel.operations import Operation, Record, Send, Settle, Start
-from ...kernel.rows import Attribute, NewEntry, NewExecution, NewRun, Step
-from ..verbs.listing import attribute_text
+from ...kernel.rows import Attribute, NewEntry, NewExecution, NewRun, Step, attribute_text
 
 LONGEST_NAME = 255
 LONGEST_ATTRIBUTE = 100  # with its value and its run's id it is one key of an index

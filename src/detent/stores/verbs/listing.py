@@ -26,7 +26,16 @@ import msgspec
 from msgspec import field
 
 from ...arguments import RESERVED
-from ...kernel.rows import DRIFTED, Attribute, ExecutionRow, ExecutionState, NewRun, RunRow, topic_of
+from ...kernel.rows import (
+    DRIFTED,
+    Attribute,
+    ExecutionRow,
+    ExecutionState,
+    NewRun,
+    RunRow,
+    attribute_text,
+    topic_of,
+)
 from ..driver import Tx, batch, rows_to, send
 from ..sql.queries import HAS_ATTRIBUTE, HAS_OVERDUE, PARTS_OF_ACTIVE, STATES, Queries
 from ..sql.statements import RUN_FIELDS
@@ -136,14 +145,6 @@ def mark_drifted(tx: Tx, runs: Iterable[str]) -> None:
 
 def _plain(value: Attribute) -> type:
     return bool if isinstance(value, bool) else int if isinstance(value, int) else str
-
-
-def attribute_text(value: Attribute) -> str:
-    """An attribute as it is stored and compared: `true`, `12`, `acme`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # Not str(value): an enum's own members would show their names.
-    return int.__repr__(value) if isinstance(value, int) else str.__str__(value)
 
 
 def overdue(tx: Tx, runs: Sequence[str], *, due: int) -> list[Overdue]:
