@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import aio, events
     from .aio import AsyncApp, AsyncRun
-    from .aio.app import AsyncStarter, AsyncWithin
+    from .aio.app import AsyncStarter
     from .aio.deciders import AsyncDeadLetters, AsyncDeciders
     from .aio.queues import AsyncQueueHandle, AsyncQueues
     from .aio.run import AsyncRuns
     from .aio.run_streams import AsyncStream
     from .aio.schedules import AsyncSchedule, AsyncSchedules
+    from .aio.within import AsyncWithin
     from .app.app import App, Starter
     from .app.bulk import Changed
     from .app.dead_letters import Backlog, DeadLetter, DeadLetters, ReplayReport
@@ -250,7 +251,8 @@ _HOMES = {
     "aio.queues": "AsyncQueueHandle AsyncQueues",
     "app.queues": "QueueHandle QueueStatus Queues",
     "aio": "AsyncApp AsyncRun",
-    "aio.app": "AsyncStarter AsyncWithin",
+    "aio.app": "AsyncStarter",
+    "aio.within": "AsyncWithin",
     "aio.deciders": "AsyncDeadLetters AsyncDeciders",
     "aio.run": "AsyncRuns",
     "app.app": "App Starter",

@@ -78,31 +78,42 @@ def test_who_only_describes_workflows_loads_neither_the_engine_nor_asyncio() -> 
     }
 
 
+ENGINE = {
+    "sqlite3",
+    "ssl",
+    "psycopg",
+    "pymysql",
+    "detent.app.engine",
+    "detent.app.run",
+    "detent.commit",
+    "detent.execution.services",
+    "detent.stores.store",
+    "detent.worker",
+}
+
+
 @pytest.mark.parametrize("address", ["sqlite:///shop.db", "postgresql://db/shop", "mysql://db/shop"])
 def test_an_app_that_is_not_used_loads_neither_its_database_nor_workers_nor_asyncio(address: str) -> None:
-    code = f"import sys, detent; detent.App({address!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    loaded = loaded_by(f"detent.App({address!r})")
     assert "detent.app.app" in loaded
-    assert not loaded & {
-        "asyncio",
-        "sqlite3",
-        "ssl",
-        "psycopg",
-        "pymysql",
-        "detent.app.engine",
-        "detent.app.run",
-        "detent.commit",
-        "detent.execution.services",
-        "detent.stores.store",
-        "detent.worker",
-    }
+    assert not loaded & {*ENGINE, "asyncio"}
+
+
+def test_an_async_app_that_is_not_used_loads_neither_its_database_nor_workers() -> None:
+    loaded = loaded_by("detent.AsyncApp('sqlite:///shop.db'); detent.aio.sleep")
+    assert "asyncio" in loaded
+    assert not loaded & (ENGINE - {"ssl"})  # which asyncio loads
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a program has loaded which does nothing else."""
+    code = f"import sys, detent; {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def test_an_app_on_sqlite_loads_no_driver_of_a_server() -> None:
-    code = "import sys, detent; detent.App('sqlite:///:memory:').open(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & {
+    assert not loaded_by("detent.App('sqlite:///:memory:').open()") & {
         "psycopg",
         "pymysql",
         "detent.stores.postgres.driver",

@@ -7,9 +7,10 @@
 Async workflows and steps run on the loop that opened the app.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .app import AsyncApp
 from .completion import as_completed, first
-from .run import AsyncRun
 from .waits import (
     append,
     now,
@@ -24,6 +25,9 @@ from .waits import (
     timeout,
     uuid,
 )
+
+if TYPE_CHECKING:
+    from .run import AsyncRun
 
 __all__ = [
     "AsyncApp",
@@ -43,3 +47,14 @@ __all__ = [
     "timeout",
     "uuid",
 ]
+
+
+if not TYPE_CHECKING:  # who checks types shall not believe that we have every name
+
+    def __getattr__(name: str) -> Any:
+        """`AsyncRun` comes with the engine, which a program that does not use its app does not load."""
+        if name == "AsyncRun":
+            from .run import AsyncRun
+
+            return AsyncRun
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

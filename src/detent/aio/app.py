@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ..app import deciders as deciding
-from ..app import keyed_starts, within
 from ..app.app import App
-from ..app.engine import Engine
-from ..app.projections import AsyncProjections
 from ..app.settings import (
     APP_DEFAULTS,
+    NO_OPTIONS,
     SCHEDULE_DEFAULTS,
     START_DEFAULTS,
     AppSettings,
@@ -24,22 +22,26 @@ from ..app.settings import (
     checked_options,
 )
 from ..app.starters import calls_of
-from ..app.user_connections import loop_tx
-from ..app.views import Execution, id_of
-from ..app.within import join
 from ..arguments import check_stored_id
 from ..definitions.context import current_frame, replaying
-from ..definitions.deciders import Decider
-from ..definitions.decisions import Recorded, TimerCancelled
-from ..events import Event
-from ..kernel.operations import Operation, Start
+from ..definitions.functions import FunctionWorkflow
 from ..keywords import shows
-from .deciders import AsyncDeadLetters, AsyncDeciders
-from .queues import AsyncQueues
-from .run import AsyncRun, AsyncRuns, results_of
-from .schedules import AsyncSchedules
 from .starters import AsyncStarts
-from .threads import in_thread
+from .threads import in_thread, opened
+
+if TYPE_CHECKING:  # loaded where they are used, as in `App`
+    from ..app.engine import Engine
+    from ..app.projections import AsyncProjections
+    from ..app.views import Execution
+    from ..definitions.deciders import Decider
+    from ..definitions.decisions import Recorded, TimerCancelled
+    from ..events import Event
+    from ..kernel.operations import Start
+    from .deciders import AsyncDeadLetters, AsyncDeciders
+    from .queues import AsyncQueues
+    from .run import AsyncRun, AsyncRuns
+    from .schedules import AsyncSchedules
+    from .within import AsyncWithin
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -69,6 +71,13 @@ class AsyncApp(AsyncStarts):
         """The engine behind this app."""
         return self._sync.engine
 
+    @cached_property
+    def _as_run(self) -> type[AsyncRun[Any]]:
+        """`AsyncRun`: loaded once, and not by each `start`."""
+        from .run import AsyncRun
+
+        return AsyncRun
+
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         await in_thread(lambda: self.engine.enter(loop))
@@ -87,8 +96,7 @@ class AsyncApp(AsyncStarts):
 
     async def ensure_open(self) -> None:
         """Open the database without blocking the loop, where nobody did yet."""
-        if not self.engine.is_open and not replaying():
-            await in_thread(self.engine.ensure_open)
+        await opened(self.engine)
 
     async def close(self) -> None:
         """Stop the worker and close the database; see `App.close`."""
@@ -140,6 +148,8 @@ class AsyncApp(AsyncStarts):
         self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
     ) -> list[E]:
         """Give an input to its instance, and return the events that it caused; see `App.execute`."""
+        from ..app import deciders as deciding
+
         await self.ensure_open()
         engine = self.engine
         frame = current_frame("execute")
@@ -156,6 +166,8 @@ class AsyncApp(AsyncStarts):
         self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
     ) -> list[Any]:
         """The same by names; see `App.execute_dynamic`."""
+        from ..app import deciders as deciding
+
         await self.ensure_open()
         input = deciding.dynamic_input(self.engine, decider, payload)
         return await self.execute(cast(Any, decider), input, input_id=input_id)
@@ -164,6 +176,8 @@ class AsyncApp(AsyncStarts):
         self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
     ) -> bool:
         """Put an input into its instance's inbox; see `App.enqueue_input`."""
+        from ..app import deciders as deciding
+
         await self.ensure_open()
         frame = current_frame("enqueue_input")
         if frame is not None:
@@ -193,21 +207,29 @@ class AsyncApp(AsyncStarts):
     @property
     def deciders(self) -> AsyncDeciders:
         """Looks at deciders; see `App.deciders`."""
+        from .deciders import AsyncDeciders
+
         return AsyncDeciders(self._sync.deciders)
 
     @property
     def dead_letters(self) -> AsyncDeadLetters:
         """What deciders have given up; see `App.dead_letters`."""
+        from .deciders import AsyncDeadLetters
+
         return AsyncDeadLetters(self._sync.dead_letters)
 
     @property
     def queues(self) -> AsyncQueues:
         """The queues: `await app.queues["mail"].pause("reason")`; see `App.queues`."""
+        from .queues import AsyncQueues
+
         return AsyncQueues(self._sync.queues)
 
     @property
     def projections(self) -> AsyncProjections:
         """Read models of events; see `App.projections`."""
+        from ..app.projections import AsyncProjections
+
         return AsyncProjections(self.engine)
 
     @shows(ScheduleKeywords, defaults=SCHEDULE_DEFAULTS)
@@ -218,6 +240,8 @@ class AsyncApp(AsyncStarts):
     @property
     def schedules(self) -> AsyncSchedules:
         """All schedules: `await app.schedules["poll"].pause()`, `async for schedule in app.schedules`."""
+        from .schedules import AsyncSchedules
+
         return AsyncSchedules(self.engine)
 
     def within(self, connection: Any) -> AsyncWithin:
@@ -227,12 +251,14 @@ class AsyncApp(AsyncStarts):
         SQLAlchemy's AsyncConnection or AsyncSession, the `tx` of a transactional step, and the
         sync connections that `App.within` takes.
         """
-        return AsyncWithin(self, connection, Options())
+        from .within import AsyncWithin
+
+        return AsyncWithin(self.engine, connection, Options())
 
     async def run(self, id: str) -> AsyncRun[Any]:
         """The run of that id."""
         check_stored_id("app.run()", "id", id)
-        return AsyncRun(self.engine, await in_thread(lambda: self.engine.row(id)))
+        return self._as_run(self.engine, await in_thread(lambda: self.engine.row(id)))
 
     @overload
     async def results(
@@ -261,6 +287,8 @@ class AsyncApp(AsyncStarts):
         wait_paused: bool = False,
     ) -> list[Any]:
         """Wait for many runs, and return their values in the same order; see `App.results`."""
+        from .run import results_of
+
         return await results_of(
             self.engine, runs, timeout=timeout, return_exceptions=return_exceptions, wait_paused=wait_paused
         )
@@ -268,6 +296,8 @@ class AsyncApp(AsyncStarts):
     @property
     def runs(self) -> AsyncRuns:
         """Finds runs; see `App.runs`: `await app.runs.failed()`, `async for run in app.runs.each()`."""
+        from .run import AsyncRuns
+
         return AsyncRuns(self.engine)
 
     async def executions(
@@ -300,6 +330,8 @@ class AsyncApp(AsyncStarts):
 
     async def delete(self, run: AsyncRun[Any] | str) -> int:
         """Remove a run that is over, with its children; see `App.delete`."""
+        from ..app.views import id_of
+
         run_id = id_of("app.delete()", "run", run)
         return await in_thread(lambda: self.engine.delete(run_id))
 
@@ -307,6 +339,8 @@ class AsyncApp(AsyncStarts):
         self, run: AsyncRun[R] | str, *, from_step: str | None = None, id: str | None = None
     ) -> AsyncRun[R]:
         """Begin a new run that keeps what another has done; see `App.fork`."""
+        from ..app.views import id_of
+
         run_id = id_of("app.fork()", "run", run)
         start = await in_thread(lambda: self.engine.fork(run_id, from_step, Options(id=id)))
         return (await self._start(start))[0]
@@ -320,7 +354,7 @@ class AsyncApp(AsyncStarts):
 
     async def _started(self, start: Start) -> list[AsyncRun[Any]]:
         if replaying():
-            return [AsyncRun(self.engine, row) for row in self.engine.fresh(start)]
+            return [self._as_run(self.engine, row) for row in self.engine.fresh(start)]
         try:
             answers = await self.engine.services.committer.arun(start)
             if all(answer.created for answer in answers):
@@ -331,7 +365,7 @@ class AsyncApp(AsyncStarts):
             self.engine.started(start, None)
             raise
         created = {answer.id for answer in answers if answer.created}
-        return [AsyncRun(self.engine, row, fresh=row.id in created) for row in rows]
+        return [self._as_run(self.engine, row, fresh=row.id in created) for row in rows]
 
 
 class AsyncStarter(AsyncStarts):
@@ -347,18 +381,31 @@ class AsyncStarter(AsyncStarts):
     async def _start_one(
         self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncRun[Any]:
-        if deciding.starts_instance(self._app.engine, definition):
-            return await self._begin(definition, deciding.first_input(definition, args, kwargs))
-        if self._options.keyed:
-            engine = self._app.engine
-            await self._app.ensure_open()
-            starting = keyed_starts.prepared(engine, definition, [(args, kwargs)], self._options)
-            return AsyncRun(engine, await in_thread(starting))
+        if not isinstance(definition, FunctionWorkflow):
+            from ..app import deciders as deciding
+
+            if deciding.starts_instance(self._app.engine, definition):
+                return await self._begin(definition, deciding.first_input(definition, args, kwargs))
+        if self._options is not NO_OPTIONS and self._options.keyed:
+            return await self._start_by_key(definition, args, kwargs)
         return (await self._app._start(await self._prepared(definition, [(args, kwargs)])))[0]
+
+    async def _start_by_key(
+        self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> AsyncRun[Any]:
+        """Start a run, or find the one that its `debounce` or `dedup_key` names."""
+        from ..app import keyed_starts
+
+        engine = self._app.engine
+        await self._app.ensure_open()
+        starting = keyed_starts.prepared(engine, definition, [(args, kwargs)], self._options)
+        return self._app._as_run(engine, await in_thread(starting))
 
     async def _begin(self, decider: Any, input: Any) -> AsyncRun[Any]:
         """Begin an instance by giving it an input."""
-        await self._app.execute(decider, input, input_id=deciding.only_id(self._options))
+        from ..app.deciders import only_id
+
+        await self._app.execute(decider, input, input_id=only_id(self._options))
         return await self._app.run(self._app.engine.registry.decider(decider).address(input))
 
     async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
@@ -376,112 +423,6 @@ class AsyncStarter(AsyncStarts):
 
     def within(self, connection: Any) -> AsyncWithin:
         """The same inside of your transaction."""
-        return AsyncWithin(self._app, connection, self._options)
+        from .within import AsyncWithin
 
-
-class AsyncWithin(AsyncStarts):
-    """`app.within(connection)`: writes in your own transaction.
-
-    async with connection.transaction():
-        run = await app.within(connection).start(fulfil, 42)
-    """
-
-    def __init__(self, app: AsyncApp, connection: Any, options: Options) -> None:
-        self._app = app
-        self._connection = connection
-        self._options = options
-
-    @shows(StartOptions, defaults=START_DEFAULTS)
-    def options(self, **options: Unpack[StartOptions]) -> AsyncWithin:
-        """The same as `app.options(...).within(connection)`."""
-        return AsyncWithin(self._app, self._connection, checked_options({**self._options.given, **options}))
-
-    async def _start_one(
-        self, definition: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> AsyncRun[Any]:
-        if self._options.keyed:
-            engine = self._app.engine
-            await self._app.ensure_open()
-            verb = keyed_starts.start_within(engine, definition, [(args, kwargs)], self._options)
-            return AsyncRun(engine, await self._join(verb))
-        return (await self._start(definition, [(args, kwargs)]))[0]
-
-    async def _start_each(self, definition: Any, calls: Iterable[tuple[Any, ...]]) -> list[AsyncRun[Any]]:
-        self._options.refuse_many()
-        return await self._start(definition, calls_of(calls))
-
-    async def _start(
-        self, definition: Any, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    ) -> list[AsyncRun[Any]]:
-        engine = self._app.engine
-        await self._app.ensure_open()
-        start = engine.planned(definition, calls, self._options)
-        start.remote = True
-        if replaying():
-            return [AsyncRun(engine, row) for row in engine.fresh(start)]
-        await self._join(start)
-        return [AsyncRun(engine, row) for row in engine.fresh(start)]
-
-    async def enqueue_input(
-        self, decider: type[Decider[Any, In, Any, Any]], input: In, *, input_id: str | None = None
-    ) -> bool:
-        """Put an input into its instance's inbox, if and only if your transaction commits."""
-        await self._app.ensure_open()
-        operation = deciding.enqueuing_of(self._app.engine, decider, input, input_id, within=True)
-        return cast(bool, (await self._join(operation)).created)
-
-    async def send(
-        self, run: AsyncRun[Any] | str, name: str, value: Any = None, *, id: str | None = None
-    ) -> None:
-        """Send a run a message, if and only if your transaction commits; see `AsyncRun.send`."""
-        await self._app.ensure_open()
-        await self._join(within.sending(self._app.engine, run, name, value, id))
-
-    async def cancel(self, run: AsyncRun[Any] | str, *, reason: str | None = None) -> None:
-        """End a run and its children, if and only if your transaction commits; see `AsyncRun.cancel`."""
-        await self._app.ensure_open()
-        await self._join(within.canceling(self._app.engine, run, reason))
-
-    async def pause(self, run: AsyncRun[Any] | str, *, reason: str | None = None) -> None:
-        """Stop new work of a run, if and only if your transaction commits; see `AsyncRun.pause`."""
-        await self._app.ensure_open()
-        await self._join(within.pausing(self._app.engine, run, reason))
-
-    async def resume(self, run: AsyncRun[Any] | str, *, accept_drift: bool = False) -> None:
-        """Continue a paused or failed run, if and only if your transaction commits; see `AsyncRun.resume`."""
-        await self._app.ensure_open()
-        engine = self._app.engine
-        verb = await in_thread(lambda: within.resuming(engine, run, accept_drift))
-        await self._join(verb)
-
-    async def set_attributes(
-        self, run: AsyncRun[Any] | str, attributes: Mapping[str, str | int | bool | None]
-    ) -> None:
-        """Set attributes of a run, if and only if your transaction commits; see `AsyncRun.set_attributes`."""
-        await self._app.ensure_open()
-        await self._join(within.changing_attributes(self._app.engine, run, attributes))
-
-    async def publish(self, run: AsyncRun[Any] | str, name: str, value: Any) -> None:
-        """Publish a value of a run, if and only if your transaction commits; see `AsyncRun.publish`."""
-        await self._app.ensure_open()
-        await self._join(within.publishing(self._app.engine, run, name, value))
-
-    async def append(self, run: AsyncRun[Any] | str, name: str, value: Any) -> None:
-        """Append to a stream, if and only if your transaction commits; see `Within.append`."""
-        await self._app.ensure_open()
-        await self._join(within.appending(self._app.engine, run, name, value))
-
-    async def execute(
-        self, decider: type[Decider[Any, In, E, Any]], input: In, *, input_id: str | None = None
-    ) -> list[E]:
-        """Give an input to its instance, if and only if your transaction commits; see `Within.execute`."""
-        await self._app.ensure_open()
-        operation = within.deciding_now(self._app.engine, decider, input, input_id)
-        return cast(list[E], (await self._join(operation)).events)
-
-    async def _join(self, operation: Operation | within.Verb) -> Any:
-        store = self._app.engine.store
-        target = await loop_tx(store, self._connection)
-        if target is None:  # a sync connection blocks anyway, and may belong to this thread
-            return join(store, self._connection, operation)
-        return await in_thread(lambda: join(store, target, operation))
+        return AsyncWithin(self._app.engine, connection, self._options)

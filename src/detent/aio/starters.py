@@ -7,7 +7,7 @@ gives, and takes the type of the result from what it returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from ..app.starters import FourOrMore, WrapsWorkflow
 from ..definitions.context import Context
@@ -16,7 +16,9 @@ from ..definitions.functions import FunctionWorkflow
 from ..definitions.graphs import Graph
 from ..definitions.templates import Template
 from ..definitions.workflows import Workflow
-from .run import AsyncRun
+
+if TYPE_CHECKING:  # loaded when a run is started
+    from .run import AsyncRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
