@@ -73,7 +73,8 @@ def _work(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    for name in ["detent.cli.main", *DRIVERS]:
+    commands = importlib.import_module("detent.cli.main").COMMANDS
+    for name in [*(f"detent.cli.{module}" for module, _ in commands.values()), *DRIVERS]:
         importlib.import_module(name)
     serve(_work)
 

@@ -15,7 +15,10 @@ DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 def _commands() -> dict[str, click.Command]:
     """All of them, those of groups by both words."""
     found: dict[str, click.Command] = {}
-    for name, command in cli.commands.items():
+    ctx = click.Context(cli)
+    for name in cli.list_commands(ctx):
+        command = cli.get_command(ctx, name)
+        assert command is not None
         parts = command.commands if isinstance(command, click.Group) else {}
         found |= {f"{name} {part}": one for part, one in parts.items()} or {name: command}
     return found

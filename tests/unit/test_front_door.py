@@ -105,6 +105,15 @@ def test_an_async_app_that_is_not_used_loads_neither_its_database_nor_workers() 
     assert not loaded & (ENGINE - {"ssl"})  # which asyncio loads
 
 
+def test_the_help_of_the_command_line_loads_no_command() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "detent", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Durable workflows for Python" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "detent.cli.main" in loaded
+    assert not loaded & {*ENGINE, "asyncio", "rich", "detent.cli.runs", "detent.cli.worker"}
+
+
 def loaded_by(code: str) -> set[str]:
     """The modules that a program has loaded which does nothing else."""
     code = f"import sys, detent; {code}; print(*sys.modules)"
