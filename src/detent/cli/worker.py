@@ -8,6 +8,7 @@ This loses nothing either: other workers notice, and continue.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -173,6 +174,10 @@ async def _serve_async(app: AsyncApp, *, supervised: bool) -> None:
 
 
 def _at_work(app: App) -> None:
+    # What is loaded by now lives as long as this process: the collector of cycles need not look at it again.
+    # Measured with one-step runs: 4 % of the CPU time, and more the more modules an app loads.
+    gc.collect()
+    gc.freeze()
     running = app.engine.worker
     id = running.id if running is not None else ""
     tell(f"worker {id} is running, pid {os.getpid()}", worker=id, pid=os.getpid())
