@@ -131,7 +131,7 @@ class Connection(SuspendedConnection):
             wait = min(max(0.05, wait * 2), 2.0)
 
     def perform(self, verb: Callable[[Tx], T], *, alone: bool = False) -> T:
-        """Run a verb in a transaction; `alone`: it is a single statement.
+        """Run a verb in a transaction; `alone`: it needs none around it.
 
         One frame holds the lock from its beginning to its end: an exception that is set in this
         thread cannot come between, as it could in a generator that is suspended.

@@ -169,7 +169,7 @@ class Way(msgspec.Struct):
     """How a driver applies a batch by statements of its own (quick.py)."""
 
     apply: Callable[[Tx], list[Any]]  # the answers; None for each operation that goes the long way
-    alone: bool = True  # a single statement, which needs no transaction around it
+    alone: bool = True  # it needs no transaction around it: a single statement, or several sent as one
     made_ready: bool = False  # something that it starts waits for a worker
 
 

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from psycopg import errors as pg_errors
     from psycopg.rows import tuple_row
 
-    from .prepared import PgConnection, Session, done, run_script
+    from .prepared import CAN_PIPELINE, PgConnection, Session, done, run_script
 else:
     try:
         import psycopg
         from psycopg import errors as pg_errors
         from psycopg.rows import tuple_row
 
-        from .prepared import PgConnection, Session, done, run_script
+        from .prepared import CAN_PIPELINE, PgConnection, Session, done, run_script
     except ImportError:  # the driver reports it when this database is opened
         psycopg = None
 _LOST: tuple[type[Exception], ...] = ()  # without an SQLSTATE: no server answered
@@ -217,6 +217,8 @@ class PostgresDriver(ServerDriver):
             # A process that is stopped in the middle of a transaction does not hold up the others.
             connection.execute(f"SET idle_in_transaction_session_timeout = '{STOPPED_AFTER}s'")
             connection.execute("SET jit = off")  # it would be misled by the costs of what is forbidden
+            # What we send without BEGIN has the isolation of our transactions, whatever the role has.
+            connection.execute("SET default_transaction_isolation = 'read committed'")
             self.unhurried(connection, lock_wait)
             connection.session = Session(connection)
         else:  # sessions are shared: only a transaction can have settings
@@ -341,20 +343,28 @@ class PostgresDriver(ServerDriver):
             def ask(statement: str, rows: Sequence[Any], **facts: str) -> Callable[[], list[tuple[Any, ...]]]:
                 return tx.ask(statement, worker=found.worker, rows=batch(rows), **facts) if rows else list
 
-            if not (found.starts or found.ends):
+            if kinds == 1 and found.steps:
                 written = tx.run(self._quick_record, worker=found.worker, rows=batch(found.steps))
                 return found.answers(recorded=written == len(found.steps))
-            # Asked in a row: all of them go to the server at once.
+            session = self.deferring(tx.connection) if alone and kinds > 1 else None
+            if session is not None:
+                session.together()
             begun = ask(self._quick_start, found.starts, channel=_CHANNEL, payload=payload)
             recorded = ask(f"{self._quick_record} RETURNING 1", found.steps)
             ended = ask(self._quick_end, found.ends)
-            return found.answers(
+            answers = found.answers(
                 started=[row[0] for row in begun()] == [len(found.starts)],
                 recorded=len(recorded()) == len(found.steps),
                 ended={row[0] for row in ended()},
             )
+            if session is not None:
+                session.forget()
+            return answers
 
-        alone = not found.ends and not (found.starts and found.steps)
+        kinds = sum(map(bool, (found.starts, found.steps, found.ends)))
+        alone = kinds == 1 or (CAN_PIPELINE and not self._pgbouncer)
+        if self._pgbouncer and found.ends:  # they take locks, and only a transaction has our limit for that
+            alone = False
         return Way(apply, alone=alone, made_ready=found.makes_ready)
 
     def notify(self, tx: Tx, payload: str) -> None:

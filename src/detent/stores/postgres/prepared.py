@@ -33,7 +33,7 @@ from ...process_forks import Lineage
 MOST = 300  # statements that a connection keeps; the others are planned each time
 _INT8 = 20  # the type of every integer that we send
 _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
-_CAN_POLL = hasattr(select, "poll")
+CAN_PIPELINE = hasattr(select, "poll")
 
 
 class Call:
@@ -73,6 +73,14 @@ class Session:
         self._begun = True
         self.defer(command, {})
 
+    def together(self) -> None:
+        """Send what is asked from here on at once, when its first answer is wanted, as one transaction.
+
+        The server commits it at the end of the pipeline: that needs no second round trip.
+        """
+        self.forget()
+        self._begun = True
+
     def commit(self) -> str:
         """Commit, with all that waits to be sent; return what the server says that it did."""
         result = self.execute("COMMIT", {})
@@ -93,7 +101,7 @@ class Session:
         return self._later(Call(statement, params, wanted=True))
 
     def _later(self, call: Call) -> Call:
-        if self._begun and _CAN_POLL:
+        if self._begun and CAN_PIPELINE:
             self._queue.append(call)
         else:
             self._run(call)
@@ -190,8 +198,12 @@ class Session:
             pgconn.pipeline_sync()
             self._push()
             answers = [(self._next() if call.prepares else None, self._next()) for call in calls]
-            while self._next(between=False).status != pq.ExecStatus.PIPELINE_SYNC:
-                pass
+            end = self._next(between=False)
+            refused = end if end.status != pq.ExecStatus.PIPELINE_SYNC else None  # it could not commit
+            while end.status != pq.ExecStatus.PIPELINE_SYNC:
+                while self._result() is not None:
+                    pass
+                end = self._next(between=False)
             pgconn.exit_pipeline_mode()
         except BaseException:
             self._connection.close()  # its state is unknown
@@ -200,6 +212,8 @@ class Session:
             if prepared is not None:
                 self._ready(call, prepared)
             self._answered(call, result)
+        if refused is not None:
+            done(refused)
 
     def _push(self) -> None:
         """Hand all of it to the network; take what comes back meanwhile, or the server would stop reading."""
