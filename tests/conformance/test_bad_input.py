@@ -19,6 +19,7 @@ from detent.errors import (
     PacketTooLarge,
     UnknownScheme,
 )
+from detent.kernel.external_changes import Note
 from detent.kernel.operations import Operation, Start, Verdict
 from detent.serialization.codec import Codec
 from detent.stores.driver import Trouble, Tx
@@ -90,7 +91,7 @@ def test_odd_names_find_what_they_named(store: Store, name: str) -> None:
     one(store, recording(main, new_step(name, name)))
     one(store, spawning(main, name, topic=name))
     one(store, message(name, message_id=name, name=name))
-    store.note(name, name, name, now=NOW)
+    store.change(Note(name, name, name), now=NOW)
     found = store.run(name)
     assert (found.id, found.type, found.queue, found.hero_id) == (name,) * 4
     assert {step.key for step in store.journal([name])[name]} == {name}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Start
 from detent.kernel.rows import NewExecution
 from detent.stores.store import Store
@@ -167,7 +168,7 @@ def test_a_pause_finds_what_was_claimed_a_moment_before(store: Store, rival: Sto
     one(store, start("a"))
     with store._claims.transaction() as tx:
         claims.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)()
-        attempt = Attempt(lambda: rival.pause("a", reason=None, now=NOW))
+        attempt = Attempt(lambda: rival.change(Pause("a", reason=None), now=NOW))
     attempt.result()
     assert (store.run("a").state, state_of(store, "a")) == ("paused", "executing")
 
@@ -241,7 +242,7 @@ def test_handing_back_what_others_hold_by_now_does_nothing(store: Store) -> None
 def test_what_is_handed_back_while_its_run_is_paused_is_held(store: Store) -> None:
     one(store, start("a"))
     claimed = claim(store, "w1")
-    store.pause("a", reason=None, now=NOW)
+    store.change(Pause("a", reason=None), now=NOW)
     store.release(claimed)
     assert state_of(store, "a") == "held"
 

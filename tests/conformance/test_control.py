@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from detent.errors import AlreadyRunning, InvalidState, RunNotFound
+from detent.kernel.external_changes import Cancel, Note, Pause, Resume
 from detent.kernel.operations import Start, Verdict
 from detent.kernel.rows import RunEnd
 from detent.kernel.settle import Outcome
@@ -43,11 +44,11 @@ FAILURE = '{"type":"E","message":"broken"}'
 
 
 def pause(store: Store, run: str = "run") -> None:
-    store.pause(run, reason="looking into it", now=NOW)
+    store.change(Pause(run, reason="looking into it"), now=NOW)
 
 
 def cancel(store: Store, run: str = "run") -> list[str]:
-    return store.cancel(run, reason="changed our bound", now=NOW + SECOND)
+    return store.change(Cancel(run, reason="changed our bound"), now=NOW + SECOND)
 
 
 def failed(store: Store) -> None:
@@ -74,7 +75,7 @@ def test_resume_keeps_the_times(store: Store, state: str) -> None:
     due = {"ready": NOW, "timer": LATER, "parked": None}[state]
     one(store, Start(runs=[new_run()], executions=[new_main(state=state, scheduled_for=due)]))
     pause(store)
-    store.resume("run", now=NOW + SECOND)
+    store.change(Resume("run"), now=NOW + SECOND)
     assert (state_of(store), execution(store).scheduled_for) == (state, due)
     assert store.run("run").state == "ready"
     assert events(store) == ["paused", "resumed"]
@@ -83,7 +84,7 @@ def test_resume_keeps_the_times(store: Store, state: str) -> None:
 def test_a_timer_that_came_due_during_the_pause_is_ready_on_resume(store: Store) -> None:
     one(store, Start(runs=[new_run()], executions=[new_main(state="timer", scheduled_for=LATER)]))
     pause(store)
-    store.resume("run", now=LATER + SECOND)
+    store.change(Resume("run"), now=LATER + SECOND)
     assert (state_of(store), execution(store).scheduled_for) == ("ready", LATER)
 
 
@@ -102,7 +103,7 @@ def test_a_verb_twice_is_an_invalid_state(store: Store, verb: str) -> None:
         pause(store)
     acts: dict[str, Callable[[], object]] = {
         "pause": lambda: pause(store),
-        "resume": lambda: store.resume("run", now=NOW),
+        "resume": lambda: store.change(Resume("run"), now=NOW),
         "cancel": lambda: cancel(store),
     }
     act = acts[verb]
@@ -117,7 +118,7 @@ def test_what_is_not_there_cannot_be_controlled(store: Store) -> None:
         with pytest.raises(RunNotFound):
             act(store, "nowhere")
     with pytest.raises(RunNotFound):
-        store.resume("nowhere", now=NOW)
+        store.change(Resume("nowhere"), now=NOW)
 
 
 def test_of_two_resumes_at_once_one_is_refused(store: Store, rival: Store) -> None:
@@ -125,7 +126,7 @@ def test_of_two_resumes_at_once_one_is_refused(store: Store, rival: Store) -> No
     pause(store)
     with store._writer.transaction() as tx:
         control.resume(tx, "run", now=NOW)
-        attempt = Attempt(lambda: rival.resume("run", now=NOW))
+        attempt = Attempt(lambda: rival.change(Resume("run"), now=NOW))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):
         attempt.result()
@@ -134,7 +135,7 @@ def test_of_two_resumes_at_once_one_is_refused(store: Store, rival: Store) -> No
 
 def test_resuming_what_failed_begins_a_new_attempt_with_a_fresh_budget(store: Store) -> None:
     failed(store)
-    store.resume("run", now=NOW + 5 * SECOND)
+    store.change(Resume("run"), now=NOW + 5 * SECOND)
     run, main = store.run("run"), execution(store)
     assert (run.state, run.error, run.finished_at) == ("ready", None, None)
     assert (main.attempt, main.state, main.failures, main.recoveries) == (2, "ready", 0, 0)
@@ -142,7 +143,7 @@ def test_resuming_what_failed_begins_a_new_attempt_with_a_fresh_budget(store: St
 
 def test_resuming_sets_the_last_failure_aside_and_keeps_it_in_the_history(store: Store) -> None:
     failed(store)
-    store.resume("run", now=NOW)
+    store.change(Resume("run"), now=NOW)
     assert [step.key for step in store.journal(["run"])["run"]] == ["ok"]
     aside = [detail(text) for _, event, text in store.history("run") if event == "set_aside"]
     assert aside == [{"step": "broken", "error": {"type": "E", "message": "broken"}}]
@@ -153,7 +154,7 @@ def test_resuming_what_an_exception_paused_tries_that_node_again(store: Store) -
     one(store, spawning(main, "a"))
     [piece] = claim(store)
     one(store, settling(piece, Outcome.PAUSED_BY_EXCEPTION, error=FAILURE))
-    store.resume("run", now=NOW + SECOND)
+    store.change(Resume("run"), now=NOW + SECOND)
     again = execution(store, node="a")
     assert (again.attempt, again.state) == (2, "ready")
 
@@ -164,7 +165,7 @@ def test_a_failure_that_the_workflow_has_seen_is_not_tried_again_by_pause_and_re
     [piece] = claim(store)
     one(store, settling(piece, Outcome.FAILED, error=FAILURE))
     pause(store)
-    store.resume("run", now=NOW)
+    store.change(Resume("run"), now=NOW)
     assert (state_of(store, node="a"), execution(store, node="a").attempt) == ("failed", 1)
 
 
@@ -173,7 +174,7 @@ def test_resuming_what_was_undone_is_refused(store: Store) -> None:
     one(store, recording(main, new_step(key="undo", kind="undo", state="waiting", result=None)))
     one(store, settling(main, Outcome.FAILED, error=FAILURE))
     with pytest.raises(InvalidState, match="undone"):
-        store.resume("run", now=NOW)
+        store.change(Resume("run"), now=NOW)
     assert store.run("run").state == "failed"
 
 
@@ -183,7 +184,7 @@ def test_resuming_a_parent_resumes_its_failed_children(store: Store) -> None:
     [child] = claim(store)
     one(store, settling(child, Outcome.FAILED, error=FAILURE))
     one(store, settling(main, Outcome.FAILED, error=FAILURE))
-    store.resume("run", now=NOW + SECOND)
+    store.change(Resume("run"), now=NOW + SECOND)
     assert (store.run("run").state, store.run("child").state) == ("ready", "ready")
     assert (state_of(store), state_of(store, "child")) == ("ready", "ready")
 
@@ -195,7 +196,7 @@ def test_a_failed_run_cannot_be_resumed_while_its_hero_has_another(store: Store)
     one(store, settling(claimed, Outcome.FAILED, error=FAILURE))
     one(store, start("second", hero_type="Order", hero_id="7", exclusive=1))
     with pytest.raises(AlreadyRunning) as caught:
-        store.resume("first", now=NOW)
+        store.change(Resume("first"), now=NOW)
     assert caught.value.run_id == "second"
     assert (store.run("first").state, state_of(store, "first")) == ("failed", "failed")
 
@@ -329,5 +330,5 @@ def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: Store, rival: Sto
 def test_a_note_is_a_line_of_the_history_and_twice_is_two(store: Store) -> None:
     one(store, start())
     for _ in range(2):
-        store.note("run", "unasked", {"steps": ["a"]}, now=NOW)
+        store.change(Note("run", "unasked", {"steps": ["a"]}), now=NOW)
     assert store.history("run") == [(NOW, "unasked", '{"steps":["a"]}')] * 2

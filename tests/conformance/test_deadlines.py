@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from detent.kernel.external_changes import Cancel, Pause
 from detent.kernel.operations import Start
 from detent.kernel.rows import Claimed
 from detent.stores.store import Store
@@ -62,9 +63,9 @@ def test_a_run_that_executes_is_looked_at_again_later(store: Store) -> None:
 
 def test_a_run_that_is_over_or_paused_is_left_alone(store: Store) -> None:
     begin(store, "over")
-    store.cancel("over", reason=None, now=NOW)
+    store.change(Cancel("over", reason=None), now=NOW)
     begin(store, "paused")
-    store.pause("paused", reason=None, now=NOW)
+    store.change(Pause("paused", reason=None), now=NOW)
     assert overdue(store) == []
     assert (store.next_deadline(), store.read_heartbeat(now=NOW).next_deadline) == (None, None)
 

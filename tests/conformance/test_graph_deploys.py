@@ -4,6 +4,7 @@ import pytest
 
 from detent.errors import InvalidState, StepNotDefined
 from detent.kernel.expressions import output_of
+from detent.kernel.external_changes import Freeze, Pause, PauseWith, Reconcile, ReplaceGraph, Resume, Skip
 from detent.kernel.graph import VALUE, Graph, freeze, structure_text
 from detent.kernel.operations import Verdict
 from detent.stores.batch.graphs import MustGoAlone
@@ -47,7 +48,7 @@ from tests.conformance.graph_builders import (
 
 
 def reconcile(store: Store, graph: Graph, mine: str | None = None) -> bool:
-    return store.reconcile("run", run_graph=operators(store, graph), now=NOW + SECOND, mine=mine)
+    return store.change(Reconcile("run", run_graph=operators(store, graph), mine=mine), now=NOW + SECOND)
 
 
 def test_a_run_is_healed_by_the_graph_of_today(store: Store) -> None:
@@ -114,7 +115,7 @@ def test_what_is_gone_pauses_the_run_unless_somebody_knows_it(store: Store) -> N
     run = store.run("run")
     assert (run.state, states(store)["b"]) == ("paused", "held")
     assert StepNotDefined.__name__ in (run.error or "")
-    store.skip("run", "b", run_graph=operators(store, new), now=NOW)
+    store.change(Skip("run", "b", run_graph=operators(store, new)), now=NOW)
     assert (store.run("run").state, intact(store, old, new)) == ("finished", True)
 
 
@@ -124,9 +125,9 @@ def test_what_is_gone_and_is_resumed_is_tried_and_pauses_again(store: Store) -> 
     finish(store, old, "a")
     reconcile(store, new)
     assert store.run("run").state == "paused"
-    store.resume("run", now=NOW, run_graph=operators(store, new))
+    store.change(Resume("run", run_graph=operators(store, new)), now=NOW)
     assert (store.run("run").state, states(store)["b"]) == ("paused", "held")
-    store.resume("run", now=NOW, run_graph=operators(store, old))  # the node is back
+    store.change(Resume("run", run_graph=operators(store, old)), now=NOW)  # the node is back
     finish(store, old, "b")
     assert store.run("run").state == "finished"
 
@@ -170,7 +171,7 @@ def test_outdated_runs_are_found_page_by_page(store: Store) -> None:
     for run_id in ("r1", "r2", "r3"):
         begin(store, old, run_id)
     begin(store, new, "r4")
-    store.pause("r3", reason=None, now=NOW)
+    store.change(Pause("r3", reason=None), now=NOW)
     assert store.outdated("Flow", new.signature) == ["r1", "r2"]
     assert store.outdated("Flow", new.signature, behind="r1") == ["r2"]
     assert store.outdated("Flow", new.signature, limit=1) == ["r1"]
@@ -183,8 +184,8 @@ def test_jobs_that_nobody_knows_are_found(store: Store) -> None:
     store.register(worker_row("w2", jobs='["Flow.b"]'))
     assert [row[1] for row in store.unknown_jobs(before=NOW)] == ["a"]
     assert store.unknown_jobs(before=NOW - 1) == []
-    assert store.pause_with("run", FAILURE, now=NOW)
-    assert not store.pause_with("run", FAILURE, now=NOW)
+    assert store.change(PauseWith("run", FAILURE), now=NOW)
+    assert not store.change(PauseWith("run", FAILURE), now=NOW)
     assert (store.run("run").state, store.run("run").error) == ("paused", FAILURE)
 
 
@@ -195,7 +196,7 @@ def test_a_frozen_run_is_not_healed(store: Store) -> None:
     old, new = class_of(a="", b="a"), class_of(a="", n="a", b="n")
     begin(store, old)
     [a] = take(store, "a")
-    store.freeze("run", structure_text(old.document), old.signature, now=NOW)
+    store.change(Freeze("run", structure_text(old.document), old.signature), now=NOW)
     assert reconcile(store, new)
     assert store.run("run").signature == old.signature
     assert one(store, ending(a, new)).verdict is Verdict.OUTDATED
@@ -203,7 +204,7 @@ def test_a_frozen_run_is_not_healed(store: Store) -> None:
     assert one(store, ending(a, old)).verdict is Verdict.APPLIED
     assert states(store)["b"] == "scheduled"
     with pytest.raises(InvalidState, match="frozen already"):
-        store.freeze("run", structure_text(old.document), old.signature, now=NOW)
+        store.change(Freeze("run", structure_text(old.document), old.signature), now=NOW)
 
 
 @pytest.mark.parametrize("first", ["the freeze", "the settle"])
@@ -223,7 +224,7 @@ def test_a_freeze_and_a_settle_at_the_same_moment_know_of_each_other(
         assert one(store, ending(a, new)).verdict is Verdict.APPLIED
     else:
         with held_open(store, ending(a, old)):
-            frozen = Attempt(lambda: rival.freeze("run", text, new.signature, now=NOW))
+            frozen = Attempt(lambda: rival.change(Freeze("run", text, new.signature), now=NOW))
             is_seen_waiting(frozen, store)
         frozen.result()
         assert states(store)["b"] == "scheduled"
@@ -233,7 +234,7 @@ def test_a_freeze_and_a_settle_at_the_same_moment_know_of_each_other(
 def give(store: Store, graph: Graph, run_id: str = "run") -> None:
     """Give a run another graph."""
     run_graph = operators(store, graph, run_id)
-    store.replace_graph(run_id, freeze(graph.document)[0], run_graph=run_graph, now=NOW)
+    store.change(ReplaceGraph(run_id, freeze(graph.document)[0], run_graph=run_graph), now=NOW)
 
 
 def test_only_a_paused_run_is_given_another_graph(store: Store) -> None:
@@ -242,7 +243,7 @@ def test_only_a_paused_run_is_given_another_graph(store: Store) -> None:
     text, signature = freeze(new.document)
     with pytest.raises(InvalidState, match="pause it first"):
         give(store, new)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     give(store, new)
     assert (store.graph("run"), store.run("run").signature) == (text, signature)
     assert "graph imported" in events(store)
@@ -252,13 +253,13 @@ def test_a_settle_under_a_graph_that_was_replaced_is_outdated(store: Store) -> N
     old, new = diamond(), graph_of(a=job(), z=job("a"))
     begin(store, old)
     [a] = take(store, "a")
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     give(store, new)
     before = everything(store)
     assert one(store, ending(a, old)).verdict is Verdict.OUTDATED
     assert everything(store) == before
     assert one(store, ending(a, new)).verdict is Verdict.APPLIED
-    store.resume("run", now=NOW, run_graph=operators(store, new))
+    store.change(Resume("run", run_graph=operators(store, new)), now=NOW)
     finish(store, new, "z")
     assert store.run("run").state == "finished"
 
@@ -268,7 +269,7 @@ def test_an_outdated_settle_is_told_so_while_its_neighbours_commit(store: Store)
     begin(store, old)
     begin(store, old, "other")
     ours = {item.run_id: item for item in grab(store)}
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     give(store, new)
     answers = store.apply([ending(ours["run"], old), ending(ours["other"], old)]).answers
     assert verdicts(answers) == [Verdict.OUTDATED, Verdict.APPLIED]
@@ -281,7 +282,7 @@ def test_what_failed_inline_is_evaluated_when_the_new_graph_comes_there(store: S
     finish(store, old, "a", result='"no number"')
     assert store.run("run").state == "paused"
     give(store, new)
-    store.resume("run", now=LATER, run_graph=operators(store, new))
+    store.change(Resume("run", run_graph=operators(store, new)), now=LATER)
     assert (store.run("run").state, states(store)["b"]) == ("ready", "scheduled")
     finish(store, new, "b", result="41", now=LATER)
     assert (store.run("run").state, store.run("run").result, intact(store, old, new)) == (

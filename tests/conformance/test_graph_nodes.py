@@ -7,6 +7,7 @@ import pytest
 from detent.errors import CannotReattempt, InvalidState, NodeNotFound
 from detent.execution.rows import claimed_of
 from detent.kernel.expressions import output_of
+from detent.kernel.external_changes import Cancel, Pause, Reattempt, Resume, Skip
 from detent.kernel.graph import RUN, VALUE, Graph, Node
 from detent.kernel.operations import Verdict
 from detent.kernel.settle import Outcome
@@ -158,7 +159,7 @@ def test_every_end_of_a_run_wakes_who_waits_for_it(store: Store, end: str) -> No
     w, _ = take(store, "w", "other")
     one(store, parking(w, for_run("target")))
     if end == "canceled from outside":
-        store.cancel("target", reason=None, now=NOW)
+        store.change(Cancel("target", reason=None), now=NOW)
     else:
         outcome = {
             "finished": Outcome.SUCCESS,
@@ -176,7 +177,7 @@ def test_a_graph_that_ends_by_an_operators_skip_wakes_who_waits_for_it(store: St
     found = {item.node: item for item in grab(store)}
     one(store, parking(found["w"], for_run("target")))
     one(store, ending(found["a"], target, BROKEN, error=FAILURE))
-    store.skip("target", "a", run_graph=operators(store, target, "target"), now=NOW)
+    store.change(Skip("target", "a", run_graph=operators(store, target, "target")), now=NOW)
     assert (store.run("target").state, execution(store, node="w").state) == ("finished", "ready")
 
 
@@ -188,10 +189,10 @@ def test_a_run_that_is_paused_is_woken_when_it_is_resumed(store: Store) -> None:
     begin(store, graph)
     w, _ = take(store, "w", "other")
     one(store, parking(w, for_run("target")))
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     one(store, settling(target))
     assert execution(store, node="w").state == "held"
-    store.resume("run", now=NOW + 2 * SECOND, run_graph=operators(store, graph))
+    store.change(Resume("run", run_graph=operators(store, graph)), now=NOW + 2 * SECOND)
     assert execution(store, node="w").state == "ready"
 
 
@@ -253,7 +254,7 @@ def test_skipping_what_failed_goes_on_as_if_it_had_completed(store: Store) -> No
     begin(store, graph)
     [a] = take(store, "a")
     one(store, ending(a, graph, BROKEN, error=FAILURE))
-    store.skip("run", "a", run_graph=operators(store, graph), now=NOW)
+    store.change(Skip("run", "a", run_graph=operators(store, graph)), now=NOW)
     assert (store.run("run").state, outcomes(store)["a"], states(store)["b"]) == (
         "ready",
         "skipped_by_operator",
@@ -266,7 +267,7 @@ def test_skipping_what_failed_goes_on_as_if_it_had_completed(store: Store) -> No
 def test_skipping_what_is_scheduled_takes_it_from_the_queue(store: Store) -> None:
     graph = graph_of(a=job(), b=job("a"))
     begin(store, graph)
-    store.skip("run", "a", run_graph=operators(store, graph), now=NOW)
+    store.change(Skip("run", "a", run_graph=operators(store, graph)), now=NOW)
     assert (execution(store, node="a").attempt, execution(store, node="a").state) == (1, "skipped")
     assert [item.node for item in grab(store)] == ["b"]
 
@@ -279,9 +280,9 @@ def test_what_executes_or_is_done_or_is_not_there_cannot_be_skipped(store: Store
     before = everything(store)
     for node in ("a", "b", "c"):
         with pytest.raises(InvalidState, match="skip node"):
-            store.skip("run", node, run_graph=operators(store, graph), now=NOW)
+            store.change(Skip("run", node, run_graph=operators(store, graph)), now=NOW)
     with pytest.raises(NodeNotFound):
-        store.skip("run", "nobody", run_graph=operators(store, graph), now=NOW)
+        store.change(Skip("run", "nobody", run_graph=operators(store, graph)), now=NOW)
     assert everything(store) == before
 
 
@@ -291,7 +292,7 @@ def test_a_skip_beside_a_claim_is_refused_or_takes_it_away(store: Store, rival: 
     begin(store, graph)
     with store._claims.transaction() as tx:
         found = claims.claim(tx, "w1", queues=["default"], jobs=["do"], tokens=["t"], now=NOW)()
-        attempt = Attempt(lambda: rival.skip("run", "a", run_graph=operators(rival, graph), now=NOW))
+        attempt = Attempt(lambda: rival.change(Skip("run", "a", run_graph=operators(rival, graph)), now=NOW))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):
         attempt.result()
@@ -301,8 +302,8 @@ def test_a_skip_beside_a_claim_is_refused_or_takes_it_away(store: Store, rival: 
 def test_a_paused_run_stays_paused_when_somebody_skips_a_node(store: Store) -> None:
     graph = graph_of(a=job(), b=job("a"))
     begin(store, graph)
-    store.pause("run", reason=None, now=NOW)
-    store.skip("run", "a", run_graph=operators(store, graph), now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
+    store.change(Skip("run", "a", run_graph=operators(store, graph)), now=NOW)
     assert (store.run("run").state, states(store)["b"]) == ("paused", "held")
 
 
@@ -312,11 +313,11 @@ def test_a_reattempt_is_a_new_attempt_with_a_fresh_budget(store: Store) -> None:
     [a] = take(store, "a")
     a.failures = 4
     one(store, ending(a, graph, BROKEN, error=FAILURE))
-    store.reattempt("run", "a", run_graph=operators(store, graph), now=NOW)
+    store.change(Reattempt("run", "a", run_graph=operators(store, graph)), now=NOW)
     row = execution(store, node="a")
     assert (row.attempt, row.state, row.failures, store.run("run").state) == (2, "ready", 0, "ready")
     with pytest.raises(CannotReattempt):
-        store.reattempt("run", "a", run_graph=operators(store, graph), now=NOW)
+        store.change(Reattempt("run", "a", run_graph=operators(store, graph)), now=NOW)
 
 
 def test_of_two_reattempts_at_once_one_wins(store: Store, rival: Store) -> None:
@@ -326,7 +327,9 @@ def test_of_two_reattempts_at_once_one_wins(store: Store, rival: Store) -> None:
     store.apply([ending(item, graph, BROKEN, error=FAILURE) for item in (a, b)])
     with store._writer.transaction() as tx:
         nodes.reattempt(tx, "run", "a", run_graph=operators(store, graph), now=NOW)
-        attempt = Attempt(lambda: rival.reattempt("run", "a", run_graph=operators(rival, graph), now=NOW))
+        attempt = Attempt(
+            lambda: rival.change(Reattempt("run", "a", run_graph=operators(rival, graph)), now=NOW)
+        )
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):
         attempt.result()
@@ -341,7 +344,7 @@ def test_what_has_a_completed_descendant_is_not_reattempted(store: Store) -> Non
     store.apply([ending(b, other)])
     one(store, ending(a, other, BROKEN, error=FAILURE))
     with pytest.raises(CannotReattempt, match="'b' has completed after it"):
-        store.reattempt("run", "a", run_graph=operators(store, graph), now=NOW)
+        store.change(Reattempt("run", "a", run_graph=operators(store, graph)), now=NOW)
 
 
 def test_a_failed_node_is_not_begun_by_its_siblings(store: Store) -> None:
@@ -362,7 +365,7 @@ def test_after_an_operators_hand_values_are_what_they_would_have_been(store: Sto
     begin(store, graph)
     a, b, c = take(store, "a", "b", "c")
     store.apply([ending(a, graph, BROKEN, error=FAILURE), ending(b, graph, BROKEN, error=FAILURE)])
-    store.skip("run", "a", run_graph=operators(store, graph), now=NOW)
+    store.change(Skip("run", "a", run_graph=operators(store, graph)), now=NOW)
     one(store, ending(c, graph, result='"mine"'))
     assert execution(store, node="v").result == '"mine"'
     assert intact(store, graph)

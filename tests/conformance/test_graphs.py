@@ -9,6 +9,7 @@ import pytest
 
 from detent.errors import ReadinessOverflow
 from detent.kernel.expressions import output_of
+from detent.kernel.external_changes import Cancel, Resume, Skip
 from detent.kernel.graph import RESULT, SPREAD, VALUE, WHEN, Graph
 from detent.kernel.operations import Settle, Start, Verdict
 from detent.kernel.rows import ExecutionKey
@@ -255,7 +256,7 @@ def test_a_run_whose_count_cannot_be_is_paused_with_that_error(store: Store) -> 
     assert one(store, instead).verdict is Verdict.APPLIED
     run = store.run("run")
     assert (run.state, run.error, states(store)["c"]) == ("paused", '{"type":"ReadinessOverflow"}', "failed")
-    store.resume("run", now=NOW, run_graph=operators(store, graph))  # which recounts
+    store.change(Resume("run", run_graph=operators(store, graph)), now=NOW)  # which recounts
     finish(store, graph, "c")
     finish(store, graph, "d")
     assert store.run("run").state == "finished"
@@ -315,9 +316,9 @@ def test_a_dead_end_is_tried_again_by_a_resume_and_left_by_a_skip(store: Store) 
     graph = graph_of(a=job(), w=inline(WHEN, "a", value=output_of("a") > 1), b=job("w", branch=("w", True)))
     begin(store, graph)
     finish(store, graph, "a", result="0")
-    store.resume("run", now=LATER, run_graph=operators(store, graph))
+    store.change(Resume("run", run_graph=operators(store, graph)), now=LATER)
     assert (store.run("run").state, execution(store, node="w").attempt) == ("paused", 2)
-    store.skip("run", "w", run_graph=operators(store, graph), now=LATER)
+    store.change(Skip("run", "w", run_graph=operators(store, graph)), now=LATER)
     assert (store.run("run").state, outcomes(store)) == (
         "finished",
         {"a": "success", "w": "skipped_by_operator", "b": "skipped_by_condition"},
@@ -415,7 +416,7 @@ def test_what_comes_back_to_a_canceled_graph_is_canceled_too(store: Store, end: 
     graph = graph_of(a=job())
     begin(store, graph)
     [a] = take(store, "a")
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     if end == "put down":
         one(store, parking(a, wake_at=NOW))
     else:
@@ -429,7 +430,7 @@ def test_a_pause_that_was_asked_for_comes_before_the_end(store: Store) -> None:
     a, _ = take(store, "a", "b")
     one(store, ending(a, graph, Outcome.PAUSED_AFTER, result="42"))
     assert (store.run("run").state, states(store)["r"]) == ("paused", "completed")
-    store.resume("run", now=NOW, run_graph=operators(store, graph))
+    store.change(Resume("run", run_graph=operators(store, graph)), now=NOW)
     assert (store.run("run").state, store.run("run").result) == ("finished", "42")
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from detent.kernel.external_changes import Cancel, Pause, Resume
 from detent.kernel.operations import Start, Verdict
 from detent.stores.store import Store
 from detent.stores.verbs import claims
@@ -164,17 +165,17 @@ def test_who_leaves_in_good_order_counts_nothing(store: Store) -> None:
 
 def test_executions_of_a_paused_run_come_back_held(store: Store) -> None:
     executing(store)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     [again] = reap(store)
     assert (again.state, state_of(store)) == ("held", "held")
     assert store.run("run").state == "paused"
-    store.resume("run", now=NOW + 2 * SECOND)
+    store.change(Resume("run"), now=NOW + 2 * SECOND)
     assert state_of(store) == "ready"
 
 
 def test_a_paused_run_that_dies_too_often_stays_paused_and_held(store: Store) -> None:
     executing(store)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     [again] = reap(store, max_recoveries=0)
     assert (again.state, store.run("run").error) == ("held", None)
 
@@ -183,7 +184,7 @@ def test_a_canceled_runs_main_comes_back_to_be_undone(store: Store) -> None:
     main = executing(store)
     one(store, spawning(main, "a"))
     claim(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     assert [row.node for row in reap(store)] == ["main"]
     assert (state_of(store, node="a"), execution(store, node="a").outcome) == (
         "canceled",
@@ -194,7 +195,7 @@ def test_a_canceled_runs_main_comes_back_to_be_undone(store: Store) -> None:
 
 def test_a_canceled_run_that_kills_its_workers_is_given_up(store: Store) -> None:
     executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     assert reap(store, max_recoveries=0) == []
     assert (store.run("run").state, state_of(store)) == ("canceled", "failed")
 
@@ -252,9 +253,9 @@ def test_a_reading_tells_what_became_of_the_runs_that_are_asked_for(store: Store
     one(store, start("a", "b", "c", "d"))
     claim(store, "w1", limit=3)
     claim(store, "w2")
-    store.pause("a", reason=None, now=NOW)
-    store.cancel("b", reason=None, now=NOW)
-    store.cancel("d", reason=None, now=NOW)
+    store.change(Pause("a", reason=None), now=NOW)
+    store.change(Cancel("b", reason=None), now=NOW)
+    store.change(Cancel("d", reason=None), now=NOW)
     assert sorted(store.read_heartbeat(now=NOW, runs=["a", "b", "c"]).interrupted) == [
         ("a", "paused"),
         ("b", "canceled"),

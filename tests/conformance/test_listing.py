@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from detent.errors import NameUnfit
+from detent.kernel.external_changes import Cancel, Pause
 from detent.kernel.operations import Start
 from detent.kernel.rows import Claimed, RunRow
 from detent.kernel.settle import Outcome
@@ -106,8 +107,8 @@ def mixed(store: Store) -> Store:
             if state != "performing":
                 outcome = Outcome.SUCCESS if state == "finished" else Outcome.FAILED
                 one(store, settling(claimed, outcome))
-    store.pause("paused", reason=None, now=NOW)
-    store.cancel("canceled", reason=None, now=NOW)
+    store.change(Pause("paused", reason=None), now=NOW)
+    store.change(Cancel("canceled", reason=None), now=NOW)
     return store
 
 
@@ -235,9 +236,9 @@ def test_what_is_taken_paused_or_over_is_not_overdue(store: Store) -> None:
     begin(store, "taken")
     [_] = claim(store)
     begin(store, "paused", created_at=NOW + 1)
-    store.pause("paused", reason=None, now=NOW)
+    store.change(Pause("paused", reason=None), now=NOW)
     begin(store, "canceled", created_at=NOW + 2)
-    store.cancel("canceled", reason=None, now=NOW)
+    store.change(Cancel("canceled", reason=None), now=NOW)
     assert ids(store, overdue=NOW + SECOND) == []
 
 

@@ -7,6 +7,7 @@ import pymysql
 import pytest
 
 from detent.errors import InvalidState, RunNotFound
+from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Note, Verdict
 from detent.kernel.rows import HistoryRow
 from detent.stores.store import Store
@@ -118,7 +119,7 @@ def test_a_message_to_a_finished_run_is_refused(store: Store) -> None:
 
 def test_a_message_to_a_paused_run_waits_there(store: Store) -> None:
     one(store, start())
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     assert one(store, message()) is Verdict.APPLIED
     assert unread(store) == ["1"]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from detent.errors import InvalidState
+from detent.kernel.external_changes import Cancel, Pause, Resume
 from detent.kernel.operations import Verdict
 from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
@@ -177,7 +178,7 @@ def test_a_canceled_child_wakes_its_parent(store: Store) -> None:
     main = executing(store)
     one(store, begetting(main, "child"))
     one(store, parking(main, for_child("child")))
-    store.cancel("child", reason=None, now=NOW)
+    store.change(Cancel("child", reason=None), now=NOW)
     assert state_of(store) == "ready"
 
 
@@ -238,7 +239,7 @@ def test_a_child_canceled_while_its_parent_parks_is_not_lost(store: Store, rival
     main = executing(store)
     one(store, begetting(main, "child"))
     with held_open(store, parking(main, for_child("child"))):
-        attempt = Attempt(lambda: rival.cancel("child", reason=None, now=NOW))
+        attempt = Attempt(lambda: rival.change(Cancel("child", reason=None), now=NOW))
         is_seen_waiting(attempt, store)
     attempt.result()
     assert state_of(store) == "ready"
@@ -247,7 +248,7 @@ def test_a_child_canceled_while_its_parent_parks_is_not_lost(store: Store, rival
 def test_a_run_that_parks_beside_its_cancel_is_canceled(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, parking(main, wake_at=LATER)):
-        attempt = Attempt(lambda: rival.cancel("run", reason=None, now=NOW))
+        attempt = Attempt(lambda: rival.change(Cancel("run", reason=None), now=NOW))
         is_seen_waiting(attempt, store)
     attempt.result()
     assert (store.run("run").state, state_of(store)) == ("canceled", "canceled")
@@ -255,40 +256,40 @@ def test_a_run_that_parks_beside_its_cancel_is_canceled(store: Store, rival: Sto
 
 def test_a_run_that_parks_after_its_cancel_comes_back_at_once_to_see_it(store: Store) -> None:
     main = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     answer = one(store, parking(main, for_message(), wake_at=LATER))
     assert (answer.run_state, state_of(store)) == (RunState.CANCELED, "ready")
 
 
 def test_undoing_a_canceled_run_may_wait(store: Store) -> None:
     main = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     one(store, parking(main, wake_at=LATER, undoing=True))
     assert (state_of(store), execution(store).scheduled_for) == ("timer", LATER)
 
 
 def test_a_park_in_a_paused_run_is_held_and_keeps_its_time(store: Store) -> None:
     main = executing(store)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     one(store, parking(main, wake_at=LATER))
     assert (state_of(store), execution(store).scheduled_for) == ("held", LATER)
-    store.resume("run", now=NOW)
+    store.change(Resume("run"), now=NOW)
     assert (state_of(store), execution(store).scheduled_for) == ("timer", LATER)
 
 
 def test_what_a_paused_run_awaits_may_happen_meanwhile(store: Store) -> None:
     one(store, parking(executing(store), for_message()))
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     one(store, message())
     assert state_of(store) == "held"
-    store.resume("run", now=NOW + SECOND)
+    store.change(Resume("run"), now=NOW + SECOND)
     assert state_of(store) == "ready"
 
 
 def test_a_finished_run_leaves_no_readiness_behind(store: Store) -> None:
     main = executing(store)
     one(store, parking(main, for_message(), wake_at=LATER))
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     assert readiness(store) == []
     assert isinstance(one(store, message()), InvalidState)
 

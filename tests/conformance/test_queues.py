@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from detent import Queue, Rate
+from detent.kernel.external_changes import Delete
 from detent.kernel.operations import Start
 from detent.kernel.rows import Claimed
 from detent.stores.driver import Tx
@@ -182,7 +183,7 @@ def test_a_begin_counts_also_when_its_run_was_deleted(store: Store, frozen: Call
     frozen(0)
     [first] = claimed(store)
     end(store, first)
-    store.delete("a")
+    store.change(Delete("a"), now=NOW)
     frozen(5 * SECOND)
     assert claimed(store) == []
 

@@ -3,6 +3,7 @@
 import pytest
 
 from detent.errors import RunNotFound
+from detent.kernel.external_changes import Note, Pause
 from detent.kernel.operations import Start, Verdict
 from detent.kernel.settle import Outcome
 from detent.stores.store import Store
@@ -69,7 +70,7 @@ def test_filters_are_taken_together(store: Store) -> None:
     begin(store, "a", type="ship", created_at=NOW)
     begin(store, "b", type="ship", queue="slow", created_at=NOW + 1)
     begin(store, "c", type="bill", queue="slow", created_at=NOW + 2, parent="a")
-    store.pause("b", reason=None, now=NOW)
+    store.change(Pause("b", reason=None), now=NOW)
     assert ids(store, type="ship") == ["b", "a"]
     assert ids(store, type="ship", queue="slow") == ["b"]
     assert ids(store, state="paused") == ["b"]
@@ -131,7 +132,7 @@ def test_what_is_published_last_is_what_is_read(store: Store) -> None:
 def test_the_history_is_in_the_order_of_happening(store: Store) -> None:
     one(store, start())
     for number in range(5):
-        store.note("run", f"event-{number}", None, now=NOW)
+        store.change(Note("run", f"event-{number}", None), now=NOW)
     assert [event for _, event, _ in store.history("run")] == [f"event-{number}" for number in range(5)]
     assert store.history("nowhere") == []
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from detent.kernel.external_changes import Cancel, Pause
 from detent.kernel.operations import Record, Start, Verdict
 from detent.kernel.rows import Step, StepState
 from detent.kernel.settle import Outcome
@@ -223,7 +224,7 @@ def test_the_journal_shows_the_latest_attempt_of_a_spawned_step(store: Store) ->
 
 def test_spawning_in_a_paused_run_is_held(store: Store) -> None:
     claimed = executing(store)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     one(store, spawning(claimed, "piece"))
     assert state_of(store, node="piece") == "held"
     assert claim(store) == []
@@ -231,7 +232,7 @@ def test_spawning_in_a_paused_run_is_held(store: Store) -> None:
 
 def test_nothing_new_begins_in_a_canceled_run(store: Store) -> None:
     claimed = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     before = everything(store)
     assert one(store, spawning(claimed, "piece")) is Verdict.CANCELED
     assert one(store, begetting(claimed, "child")) is Verdict.CANCELED
@@ -241,7 +242,7 @@ def test_nothing_new_begins_in_a_canceled_run(store: Store) -> None:
 def test_what_is_spawned_beside_a_cancel_is_canceled_or_refused(store: Store, rival: Store) -> None:
     claimed = executing(store)
     with held_open(store, spawning(claimed, "piece")):
-        attempt = Attempt(lambda: rival.cancel("run", reason=None, now=NOW))
+        attempt = Attempt(lambda: rival.change(Cancel("run", reason=None), now=NOW))
         is_seen_waiting(attempt, store)
     attempt.result()
     assert state_of(store, node="piece") == "canceled"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from detent.kernel.external_changes import Cancel, Note, Pause
 from detent.kernel.operations import Start
 from detent.kernel.settle import Outcome
 from detent.stores import migrate
@@ -55,7 +56,7 @@ def test_a_run_goes_with_all_that_belongs_to_it(store: Store) -> None:
     store.apply(
         [recording(asks, new_step("asks")), message("asks"), parking(asks, for_message("more", "asks"))]
     )
-    store.note("asks", "seen", None, now=NOW)
+    store.change(Note("asks", "seen", None), now=NOW)
     kept = everything(store)
 
     one(store, start("run", attributes={"customer": "acme", "amount": 12}))
@@ -63,7 +64,7 @@ def test_a_run_goes_with_all_that_belongs_to_it(store: Store) -> None:
     store.apply([recording(main, new_step()), spawning(main, "piece"), message()])
     [piece] = claim(store)
     store.apply([settling(piece), settling(main)])
-    store.note("run", "seen", None, now=NOW)
+    store.change(Note("run", "seen", None), now=NOW)
     assert everything(store) != kept
 
     assert store.remove(["run"], before=LONG_AFTER) == 1
@@ -92,7 +93,7 @@ def test_what_ended_before_a_moment_goes_however_it_ended(store: Store, outcome:
 def test_what_is_active_or_paused_stays(store: Store) -> None:
     executing(store, "performing")
     one(store, start("ready", "paused"))
-    store.pause("paused", reason=None, now=NOW)
+    store.change(Pause("paused", reason=None), now=NOW)
     assert expired(store) == []
     assert store.remove(["performing", "ready", "paused", "nowhere"], before=LONG_AFTER) == 0
     assert remaining(store) == ["paused", "performing", "ready"]
@@ -102,7 +103,7 @@ def test_what_was_canceled_and_is_still_being_undone_stays(store: Store) -> None
     main = executing(store)
     one(store, recording(main, new_step(undo="refund")))
     one(store, parking(main, for_message()))
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     [found] = store.expired(before=LONG_AFTER, beyond=BEGINNING, limit=5)
     assert not found.may_go
     assert store.remove(["run"], before=LONG_AFTER) == 0

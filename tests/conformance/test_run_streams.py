@@ -5,6 +5,7 @@ import re
 import pytest
 
 from detent.errors import NameUnfit, RunNotFound
+from detent.kernel.external_changes import Cancel
 from detent.kernel.operations import Record, Verdict
 from detent.kernel.rows import Claimed, NewEntry
 from detent.stores.driver import batch
@@ -71,7 +72,7 @@ def test_a_dead_worker_appends_nothing(store: Store) -> None:
 
 def test_a_step_of_a_canceled_run_may_append_until_it_ends(store: Store) -> None:
     claimed = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     assert one(store, appending(claimed, entry(1))) is Verdict.APPLIED
     assert store.streams_may_grow("run")
     one(store, settling(claimed))
@@ -81,7 +82,7 @@ def test_a_step_of_a_canceled_run_may_append_until_it_ends(store: Store) -> None
 
 def test_a_workflow_of_a_canceled_run_appends_nothing(store: Store) -> None:
     claimed = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     operation = appending(claimed, entry(1))
     operation.steps = [new_step(key="append/tokens", kind="append", name="tokens")]
     assert one(store, operation) is Verdict.CANCELED

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from detent.errors import InvalidState
+from detent.kernel.external_changes import Cancel, Pause, Resume
 from detent.kernel.operations import Settled, Verdict
 from detent.kernel.rows import RunState
 from detent.kernel.settle import Outcome
@@ -193,7 +194,7 @@ def test_a_settle_carries_its_last_records(store: Store) -> None:
 
 def test_what_executes_when_its_run_is_canceled_ends_as_canceled(store: Store) -> None:
     claimed = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     answer = one(store, settling(claimed, result='"too late"'))
     assert (answer.verdict, answer.run_state) == (Verdict.APPLIED, RunState.CANCELED)
     assert (state_of(store), execution(store).outcome) == ("canceled", "canceled_by_operator")
@@ -202,7 +203,7 @@ def test_what_executes_when_its_run_is_canceled_ends_as_canceled(store: Store) -
 
 def test_a_failing_attempt_of_a_canceled_run_is_not_tried_again(store: Store) -> None:
     claimed = executing(store)
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}"))
     assert [row.state for row in store.executions("run")] == ["canceled"]
 
@@ -222,7 +223,7 @@ def test_a_settle_beside_a_cancel_falls_on_one_side_of_it(
         assert (store.run("run").state, state_of(store)) == ("canceled", "canceled")
     else:
         with held_open(store, settling(claimed)):
-            refused = Attempt(lambda: rival.cancel("run", reason=None, now=NOW))
+            refused = Attempt(lambda: rival.change(Cancel("run", reason=None), now=NOW))
             is_seen_waiting(refused, store)
         with pytest.raises(InvalidState):
             refused.result()
@@ -231,10 +232,10 @@ def test_a_settle_beside_a_cancel_falls_on_one_side_of_it(
 
 def test_a_reattempt_in_a_paused_run_is_held(store: Store) -> None:
     claimed = executing(store)
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     one(store, settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}"))
     assert state_of(store) == "held"
-    store.resume("run", now=NOW + 2 * SECOND)
+    store.change(Resume("run"), now=NOW + 2 * SECOND)
     assert (state_of(store), execution(store).attempt) == ("ready", 2)
 
 
@@ -242,10 +243,10 @@ def test_a_plan_is_not_spoilt_by_a_transaction_that_had_to_be_repeated(store: St
     """The first try saw a paused run, and rolled back; the second sees that it was resumed."""
     claimed = executing(store)
     operation = settling(claimed, Outcome.REATTEMPTED_BY_EXCEPTION, error="{}")
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
     with pytest.raises(ZeroDivisionError), held_open(store, operation):
         raise ZeroDivisionError
-    store.resume("run", now=NOW)
+    store.change(Resume("run"), now=NOW)
     one(store, operation)
     assert state_of(store) == "ready"
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from detent.errors import AlreadyRunning, RunConflict
+from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Start, Started
 from detent.kernel.rows import Lease, NewExecution
 from detent.stores.batch.apply import take_lease
@@ -169,7 +170,7 @@ def test_a_finished_run_frees_its_heros_slot(store: Store) -> None:
 
 def test_a_paused_run_keeps_its_heros_slot(store: Store) -> None:
     one(store, hero("first"))
-    store.pause("first", reason=None, now=NOW)
+    store.change(Pause("first", reason=None), now=NOW)
     with pytest.raises(Exception) as caught:
         store.apply([hero("second")])
     assert store.driver.trouble(caught.value) is Trouble.UNIQUE

@@ -14,6 +14,7 @@ import pytest
 
 from detent.clock import SystemClock
 from detent.errors import DatabaseUnavailable
+from detent.kernel.external_changes import Cancel, Pause, Resume
 from detent.kernel.operations import Start
 from detent.kernel.rows import WorkerRow
 from detent.stores.driver import Listener, Liveness, Tx
@@ -108,13 +109,13 @@ def test_the_end_of_a_watched_run_is_told(store: Store, listener: Listener) -> N
 def test_control_wakes_others(store: Store, listener: Listener, verb: str) -> None:
     one(store, start())
     if verb == "resume":
-        store.pause("run", reason=None, now=NOW)
+        store.change(Pause("run", reason=None), now=NOW)
     hearing = hear(listener)
     is_listening(store, hearing)
     if verb == "resume":
-        store.resume("run", now=NOW)
+        store.change(Resume("run"), now=NOW)
     else:
-        store.cancel("run", reason=None, now=NOW)
+        store.change(Cancel("run", reason=None), now=NOW)
     assert hearing.result()
 
 
@@ -137,7 +138,7 @@ def test_more_news_than_a_notification_holds_does_not_fail_the_commit(
         one(store, begetting(main, f"{'child' * 40}-{number}"))
     hearing = hear(listener)
     is_listening(store, hearing)
-    assert len(store.cancel("run", reason=None, now=NOW)) == 121
+    assert len(store.change(Cancel("run", reason=None), now=NOW)) == 121
     assert hearing.result() == [""]
 
 

@@ -12,6 +12,7 @@ import pytest
 import detent
 from detent import EffectContext, PermanentError, Retry
 from detent.errors import ConfigurationError, InvalidState, NotADeadLetter
+from detent.kernel.external_changes import ReplayLetter
 from detent.kernel.settle import Outcome
 from detent.stores.verbs.control import cancel
 from detent.testing import TestingApp
@@ -478,17 +479,17 @@ def test_replaying_all_does_not_replay_what_is_given_up_again_meanwhile(
     app = apps(Log, worker=False)
     given_up(app, Log, ["a", "b"])
     replayed: list[str] = []
-    replay = app.engine.store.replay_letter
+    change_as_before = app.engine.store.change
 
-    def replay_and_fail(run_id: str, node: str, *, now: int) -> None:
-        replay(run_id, node, now=now)
-        replayed.append(run_id)
+    def replay_and_fail(letter: ReplayLetter, *, now: int) -> None:
+        change_as_before(letter, now=now)
+        replayed.append(letter.run_id)
         effect = claimed(app, Log, "effect", f"again-{len(replayed)}")
         applied(app, settling(effect, Outcome.DEAD_LETTER, now=now))
         change(app, "UPDATE detent_executions SET finished_at = 2 WHERE outcome = 'dead_letter'")
 
     change(app, "UPDATE detent_executions SET finished_at = 2 WHERE outcome = 'dead_letter'")
-    monkeypatch.setattr(app.engine.store, "replay_letter", replay_and_fail)
+    monkeypatch.setattr(app.engine.store, "change", replay_and_fail)
     assert app.dead_letters.replay_all().replayed == 2
     assert replayed == ["log:a", "log:b"]
     assert app.dead_letters.count() == 2

@@ -10,6 +10,7 @@ import detent
 from detent import Context, step, workflow
 from detent.app.exports import export
 from detent.errors import InvalidState, NotInRun, RunNotFound
+from detent.kernel.external_changes import Pause
 from detent.testing import TestingApp, crash_everywhere, replay
 from tests.conformance.builders import Attempt
 from tests.functions.world import Apps, Gate, eventually, main, result, wait_parked
@@ -168,7 +169,7 @@ def test_a_run_that_is_paused_while_it_continues_has_a_paused_successor(apps: Ap
     app = apps(gated)
     run = app.options(id="gated").start(gated, 1)
     gate.wait_for_arrival()
-    app.engine.store.pause(run.id, reason=None, now=app.engine.clock.now())  # the worker is not told
+    app.engine.store.change(Pause(run.id, reason=None), now=app.engine.clock.now())  # the worker is not told
     gate.open()
     eventually(lambda: run.current().id == "gated~2" or run.current().state == "paused", "it has stopped")
     assert run.current().state == "paused"

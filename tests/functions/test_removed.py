@@ -16,6 +16,7 @@ import detent
 from detent import workflow
 from detent.aio import AsyncApp
 from detent.errors import DatabaseUnavailable, InvalidState, RunNotFound
+from detent.kernel.external_changes import Cancel, Delete
 from detent.stores.driver import Tx
 from tests.functions.test_within import connect, kind_of
 from tests.functions.world import PATIENCE, Apps, eventually, result
@@ -47,11 +48,11 @@ def outcome(run_id: str) -> str:
 
 def remove(app: detent.App, run_id: str) -> None:
     """As retention in another process does it: nobody here is told."""
-    app.engine.store.cancel(run_id, reason=None, now=1)
+    app.engine.store.change(Cancel(run_id, reason=None), now=1)
 
     def deleted() -> bool:
         try:
-            app.engine.store.delete(run_id)
+            app.engine.store.change(Delete(run_id), now=0)
         except InvalidState:  # a worker has just begun it
             return False
         return True

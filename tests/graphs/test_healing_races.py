@@ -7,6 +7,8 @@ import pytest
 
 import detent
 from detent import step
+from detent.kernel.external_changes import Change, Reconcile
+from detent.stores.driver import Tx
 from detent.stores.store import Store
 from detent.testing import ManualClock, TestingApp
 from detent.worker.upkeep import Upkeep
@@ -43,15 +45,15 @@ def test_a_node_that_was_claimed_before_another_healed_its_run_waits_for_what_is
         run = app.start(Today)
         app.settle_down()
 
-    reconcile = Store.reconcile
+    change_as_before = Store.change
 
-    def beaten(self: Store, run_id: str, *, mine: str | None = None, **how: Any) -> bool:
-        if mine is not None:
-            reconcile(self, run_id, **how)
-        return reconcile(self, run_id, mine=mine, **how)
+    def beaten(self: Store, change: Change[Any], *, now: int, within: Tx | None = None) -> Any:
+        if isinstance(change, Reconcile) and change.mine is not None:
+            change_as_before(self, Reconcile(change.run_id, change.run_graph), now=now)
+        return change_as_before(self, change, now=now, within=within)
 
     monkeypatch.setattr(Upkeep, "heal", lambda self: 0)
-    monkeypatch.setattr(Store, "reconcile", beaten)
+    monkeypatch.setattr(Store, "change", beaten)
     with TestingApp(url, clock=clock, include=[Tomorrow]) as app:
         run = app.speedrun(app.run(run.id))
         assert run.state == "finished"

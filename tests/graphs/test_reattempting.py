@@ -7,6 +7,7 @@ import pytest
 
 import detent
 from detent import CannotReattempt, InvalidState, Workflow, step, task
+from detent.kernel.external_changes import Reattempt
 from detent.stores.batch.locks import lock
 from detent.stores.verbs import nodes
 from detent.testing import TestingApp
@@ -183,7 +184,7 @@ def test_of_two_at_once_one_wins(apps: Apps) -> None:
     now = first.engine.clock.now()
     with store._writer.transaction() as tx:
         nodes.reattempt(tx, run.id, "c", run_graph=ours, now=now)
-        attempt = Attempt(lambda: rival.reattempt(run.id, "c", run_graph=theirs, now=now))
+        attempt = Attempt(lambda: rival.change(Reattempt(run.id, "c", run_graph=theirs), now=now))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState, match=f"cannot reattempt node 'c' of run {run.id}"):
         attempt.result()
@@ -206,7 +207,7 @@ def test_a_reattempt_while_the_run_is_being_resumed_begins_one_attempt(apps: App
     with store._writer.transaction() as tx:
         row = lock(tx, run.id)
         nodes.resume_graph(tx, row, ours, now)
-        attempt = Attempt(lambda: rival.reattempt(run.id, "c", run_graph=theirs, now=now))
+        attempt = Attempt(lambda: rival.change(Reattempt(run.id, "c", run_graph=theirs), now=now))
         is_seen_waiting(attempt, store)
     with pytest.raises(InvalidState):
         attempt.result()

@@ -25,6 +25,7 @@ from detent.execution.letter import letter as letter_of
 from detent.execution.requests import Commit
 from detent.execution.rows import claimed_of
 from detent.kernel.decide import Decide, Enqueue, EventRow
+from detent.kernel.external_changes import DiscardLetter, ReplayLetter
 from detent.kernel.operations import Operation, Settle, Settled, Verdict
 from detent.kernel.rows import Claimed, ExecutionRow, WorkerRow
 from detent.kernel.settle import Outcome
@@ -234,11 +235,11 @@ class World:
 
     def mend(self, id: str, node: str, *, discard: bool) -> None:
         """Take a dead letter up again, or throw it away."""
-        verb = self.store.discard_letter if discard else self.store.replay_letter
-        verb(self.run_id(id), node, now=self.now)
+        change = (DiscardLetter if discard else ReplayLetter)(self.run_id(id), node)
+        self.store.change(change, now=self.now)
         (self.model.discard if discard else self.model.replay)(id, node, self.now)
         with pytest.raises(NotADeadLetter):
-            verb(self.run_id(id), node, now=self.now)
+            self.store.change(change, now=self.now)
 
     # -- Commits -----------------------------------------------------------------------------------
 

@@ -18,6 +18,16 @@ from detent.execution.rows import claimed_of, claimed_of_run
 from detent.execution.run_graphs import Values
 from detent.kernel.advance import RunGraph
 from detent.kernel.ancestry import verify
+from detent.kernel.external_changes import (
+    Cancel,
+    Pause,
+    PauseWith,
+    Reattempt,
+    Reconcile,
+    ReplaceGraph,
+    Resume,
+    Skip,
+)
 from detent.kernel.graph import AWAIT_JOB, RESULT, SPREAD, Document, Graph, structure_text
 from detent.kernel.operations import Park, Settle, Settled, Verdict
 from detent.kernel.rows import Claimed, ExecutionRow, Lease, NewRun, RunRow, WorkerRow, stored_error
@@ -162,8 +172,8 @@ class World:
         assert claimed.node not in self.ran, f"{claimed.node} had completed"
         if self.methods and claimed.frozen_at is None:
             run_graph = self.run_graph(claimed, worker)
-            if claimed.signature != run_graph.graph.signature and not self.store.reconcile(
-                self.id, run_graph=run_graph, now=self.now, mine=claimed.node
+            if claimed.signature != run_graph.graph.signature and not self.store.change(
+                Reconcile(self.id, run_graph=run_graph, mine=claimed.node), now=self.now
             ):
                 return False
         worker.held.append(claimed)
@@ -282,25 +292,29 @@ class World:
         return True
 
     def pause(self) -> None:
-        if self.tried(lambda: self.store.pause(self.id, reason=None, now=self.now)):
+        if self.tried(lambda: self.store.change(Pause(self.id, reason=None), now=self.now)):
             self.operator_paused = True
 
     def resume(self) -> None:
-        if self.tried(lambda: self.store.resume(self.id, now=self.now, run_graph=self.operators_run_graph())):
+        if self.tried(
+            lambda: self.store.change(Resume(self.id, run_graph=self.operators_run_graph()), now=self.now)
+        ):
             self.operator_paused = False
 
     def cancel(self) -> None:
-        self.tried(lambda: self.store.cancel(self.id, reason=None, now=self.now))
+        self.tried(lambda: self.store.change(Cancel(self.id, reason=None), now=self.now))
 
     def skip(self, node: str) -> None:
         if self.tried(
-            lambda: self.store.skip(self.id, node, run_graph=self.operators_run_graph(), now=self.now)
+            lambda: self.store.change(Skip(self.id, node, run_graph=self.operators_run_graph()), now=self.now)
         ):
             self.ran[node] = self.ran.get(node, 0) + 1
 
     def reattempt(self, node: str) -> None:
         self.tried(
-            lambda: self.store.reattempt(self.id, node, run_graph=self.operators_run_graph(), now=self.now)
+            lambda: self.store.change(
+                Reattempt(self.id, node, run_graph=self.operators_run_graph()), now=self.now
+            )
         )
 
     def tick(self, seconds: int = 10) -> None:
@@ -318,11 +332,11 @@ class World:
     def look_after(self) -> None:
         """What a worker does beside its work: heal the runs of its classes, pause what nobody can execute."""
         for run in self.store.outdated(self.type, self.graph.signature):
-            self.store.reconcile(run, run_graph=self.operators_run_graph(), now=self.now)
+            self.store.change(Reconcile(run, run_graph=self.operators_run_graph()), now=self.now)
         for run, node, _, _ in self.store.unknown_jobs(before=self.now):
             if run == self.id:
                 error = stored_error(StepNotDefined(run, self.type, node))
-                self.store.pause_with(run, error, now=self.now)
+                self.store.change(PauseWith(run, error), now=self.now)
 
     def replace(self, document: Document) -> None:
         """Another graph for a dynamic run; only when paused."""
@@ -330,7 +344,7 @@ class World:
 
         def act() -> None:
             run_graph = msgspec.structs.replace(self.operators_run_graph(), graph=graph)
-            self.store.replace_graph(self.id, text, run_graph=run_graph, now=self.now)
+            self.store.change(ReplaceGraph(self.id, text, run_graph=run_graph), now=self.now)
 
         if self.tried(act):
             self.healed, self.graph = True, graph

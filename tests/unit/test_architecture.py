@@ -36,6 +36,9 @@ FORBIDDEN_MODULES = {
     "kernel": {"asyncio", "logging", "os", "random", "socket", "sqlite3", "threading", "time"},
 }
 MOST_LINES = 600
+MOST_WRITE_VERBS = 30
+# What a verb of a store calls to write; one that writes into a user's transaction takes it as an argument.
+WRITES = {"write", "_changing", "_again", "_write_batch", "_slowly", "_watch"}
 
 PACKAGE = "detent"
 SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
@@ -99,6 +102,12 @@ def test_sql_lives_with_the_stores() -> None:
 def test_no_file_is_too_long_to_read() -> None:
     lengths = {module.name: len(module.source.splitlines()) for module in package()}
     assert not {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+
+
+def test_the_store_has_few_verbs_that_write() -> None:
+    verbs = sorted(verb for module in package() for verb in write_verbs(module))
+    assert {"apply", "change", "claim", "claim_limited", "fire_schedules", "ends"} <= set(verbs)
+    assert len(verbs) <= MOST_WRITE_VERBS, ", ".join(verbs)
 
 
 def test_no_file_is_a_drawer_for_odds_and_ends() -> None:
@@ -213,6 +222,24 @@ def sql_constants(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.match(node.value):
             yield f"{module.name}:{node.lineno} holds SQL: {node.value.strip()[:40]!r}"
+
+
+def write_verbs(module: Module) -> Iterator[str]:
+    """The public methods of Store and of its parts, which have a file in stores/verbs/, that write."""
+    if module.name != "detent.stores.store" and not module.name.startswith("detent.stores.verbs."):
+        return
+    classes = [node for node in module.tree.body if isinstance(node, ast.ClassDef)]
+    for cls in classes:
+        if not (cls.name == "Store" or any(ast.unparse(base) == "BaseStore" for base in cls.bases)):
+            continue
+        for verb in cls.body:
+            if isinstance(verb, ast.FunctionDef) and not verb.name.startswith("_") and _writes(verb):
+                yield verb.name
+
+
+def _writes(verb: ast.FunctionDef) -> bool:
+    called = {node.attr for node in ast.walk(verb) if isinstance(node, ast.Attribute)}
+    return bool(called & WRITES) or "tx" in {argument.arg for argument in verb.args.args}
 
 
 def imported(module: Module) -> Iterator[str]:

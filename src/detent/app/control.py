@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..arguments import check_message, check_node, check_reason
 from ..clock import Clock
@@ -12,6 +12,20 @@ from ..execution.services import Services
 from ..ids import uuid7
 from ..kernel.advance import RunGraph
 from ..kernel.decide import DECIDER
+from ..kernel.external_changes import (
+    Cancel,
+    Change,
+    Delete,
+    DiscardLetter,
+    Pause,
+    Reattempt,
+    Reconcile,
+    Repin,
+    ReplayLetter,
+    Resume,
+    SetAttributes,
+    Skip,
+)
 from ..kernel.operations import Send
 from ..kernel.rows import RunEnd, RunRow, RunState
 from ..kernel.versions import check_version
@@ -21,6 +35,8 @@ from ..worker.worker import Worker
 from .attributes import checked_changes
 from .reports import Reporter
 from .waiters import Waiters
+
+T = TypeVar("T")
 
 
 class Control:
@@ -59,16 +75,14 @@ class Control:
     def pause(self, run_id: str, reason: str | None = None) -> RunRow:
         self.store.refuse_inside("run.pause()")
         check_reason("run.pause()", reason)
-        for run in self._control(lambda now: self.store.pause(run_id, reason=reason, now=now)):
+        for run in self._change(Pause(run_id, reason)):
             self._tell(run, "paused")
         return self.store.run(run_id)
 
     def resume(self, run_id: str, *, accept_drift: bool = False) -> RunRow:
         self.store.refuse_inside("run.resume()")
         run_graph = self.run_graph(run_id)
-        self._control(
-            lambda now: self.store.resume(run_id, now=now, run_graph=run_graph, accept_drift=accept_drift)
-        )
+        self._change(Resume(run_id, run_graph, accept_drift))
         self._poke()
         row = self.store.run(run_id)
         if accept_drift and run_graph is None and self.observer.active:
@@ -78,7 +92,7 @@ class Control:
     def cancel(self, run_id: str, reason: str | None = None) -> RunRow:
         self.store.refuse_inside("run.cancel()")
         check_reason("run.cancel()", reason)
-        canceled = self._control(lambda now: self.store.cancel(run_id, reason=reason, now=now))
+        canceled = self._change(Cancel(run_id, reason))
         for run in canceled:
             self._tell(run, "canceled")
         self.waiters.ended([(run, RunEnd(state=RunState.CANCELED)) for run in canceled])
@@ -86,31 +100,27 @@ class Control:
         return self.store.run(run_id)
 
     def skip(self, run_id: str, node: str) -> RunRow:
-        return self._change_node("run.skip()", run_id, node, self.store.discard_letter, self.store.skip)
+        return self._change_node("run.skip()", run_id, node, DiscardLetter, Skip)
 
     def reattempt(self, run_id: str, node: str) -> RunRow:
-        return self._change_node(
-            "run.reattempt()", run_id, node, self.store.replay_letter, self.store.reattempt
-        )
+        return self._change_node("run.reattempt()", run_id, node, ReplayLetter, Reattempt)
 
     def _change_node(
         self,
         where: str,
         run_id: str,
         node: str,
-        of_letter: Callable[..., object],
-        of_node: Callable[..., object],
+        of_letter: type[DiscardLetter | ReplayLetter],
+        of_node: type[Skip | Reattempt],
     ) -> RunRow:
         """Change the dead letter of a decider, or a node of a graph."""
         self.store.refuse_inside(where)
         check_node(where, "node", node)
         if self.row(run_id).kind == DECIDER:
-            self.control(lambda now: of_letter(run_id, node, now=now))
+            self.change(of_letter(run_id, node))
             return self.row(run_id)
         run_graph = self.run_graph(run_id)
-        id = _node_id(run_graph, node)
-        self._control(lambda now: of_node(run_id, id, run_graph=run_graph, now=now))
-        self._poke()
+        self.change(of_node(run_id, _node_id(run_graph, node), run_graph))
         return self.store.run(run_id)
 
     def run_graph(self, run_id: str) -> RunGraph | None:
@@ -134,11 +144,10 @@ class Control:
         self.store.refuse_inside("run.repin()")
         ours = self.services.version
         wanted = ours if version is None else check_version("run.repin()", "version", version)
-        self._control(lambda now: self.store.repin(run_id, wanted, now=now))
+        self._change(Repin(run_id, wanted))
         row = self.row(run_id)
         if row.kind == "class" and wanted == ours:  # by our graph from here on
-            run_graph = self.services.run_graphs.of_row(row)
-            self._control(lambda now: self.store.reconcile(run_id, run_graph=run_graph, now=now))
+            self._change(Reconcile(run_id, self.services.run_graphs.of_row(row)))
         self._poke()
         return self.store.run(run_id)
 
@@ -146,6 +155,16 @@ class Control:
         """Do it, patiently, and let our worker look for what it may have made ready."""
         answer = self._control(verb)
         self._poke()
+        return answer
+
+    def change(self, change: Change[T]) -> T:
+        """Make a change, patiently, and let our worker look for what it may have made ready."""
+        answer = self._change(change)
+        self._poke()
+        return answer
+
+    def _change(self, change: Change[T]) -> T:
+        answer: T = self._control(lambda now: self.store.change(change, now=now))
         return answer
 
     def _control(self, verb: Callable[[int], Any]) -> Any:
@@ -163,12 +182,10 @@ class Control:
     def delete(self, run_id: str) -> int:
         """Remove a run that is over, with its children; return how many runs."""
         self.store.refuse_inside("run.delete()")
-        number: int = self._control(lambda now: self.store.delete(run_id))
-        return number
+        return self._change(Delete(run_id))
 
     def set_attributes(self, run_id: str, attributes: Any) -> RunRow:
-        changes = checked_changes(attributes)
-        self._control(lambda now: self.store.set_attributes(run_id, changes, now=now))
+        self._change(SetAttributes(run_id, checked_changes(attributes)))
         return self.store.run(run_id)
 
 

@@ -11,6 +11,7 @@ from ..clock import from_micros
 from ..definitions.deciders import instance_of
 from ..errors import ConfigurationError, InvalidState, NotADeadLetter, RunNotFound
 from ..execution.failures import decode_error
+from ..kernel.external_changes import DiscardLetter, ReplayLetter
 from ..kernel.rows import Error
 from ..kernel.settle import EFFECT, INBOX
 from ..stores.verbs.dead_letters import DeadRow
@@ -92,8 +93,7 @@ def count_dead(engine: Engine, decider: Asked | None) -> int:
 
 def replay(engine: Engine, letter: DeadLetter | str) -> None:
     """Take one up again, with a fresh budget."""
-    run_id, node = _place(letter)
-    engine.control(lambda now: engine.store.replay_letter(run_id, node, now=now))
+    engine.change(ReplayLetter(*_place(letter)))
 
 
 def replay_all(engine: Engine, decider: Asked | None, instance: str | None) -> ReplayReport:
@@ -134,8 +134,7 @@ def _ids(engine: Engine, type: str, run_id: str) -> Iterator[str]:
 
 def discard(engine: Engine, letter: DeadLetter | str) -> None:
     """Throw one away; an inbox goes on behind the input that blocked it."""
-    run_id, node = _place(letter)
-    engine.control(lambda now: engine.store.discard_letter(run_id, node, now=now))
+    engine.change(DiscardLetter(*_place(letter)))
 
 
 def backlogs(engine: Engine) -> list[Backlog]:

@@ -16,6 +16,7 @@ from ..execution.new_runs import read_graph
 from ..kernel.ancestry import Broken, verify
 from ..kernel.decide import DECIDER
 from ..kernel.drawing import Drawn, Seen, folded
+from ..kernel.external_changes import Freeze, ReplaceGraph
 from ..kernel.graph import JOB, SPREAD, Document, Graph, json_text, structure_text, thaw
 from ..kernel.rows import MAIN, Error, ExecutionRow, ExecutionState, RunRow
 from .engine import Engine
@@ -193,7 +194,7 @@ def import_graph(engine: Engine, row: RunRow, text: str) -> None:
             moment = from_micros(row.frozen_at or now).isoformat()
             raise MissingJob(row.id, node.job, f"{node.name} ({id})", moment)
     run_graph = engine.services.run_graphs.by(graph, row)
-    engine._control(lambda now: engine.store.replace_graph(row.id, body, run_graph=run_graph, now=now))
+    engine._change(ReplaceGraph(row.id, body, run_graph))
 
 
 def freeze(engine: Engine, row: RunRow) -> None:
@@ -204,7 +205,7 @@ def freeze(engine: Engine, row: RunRow) -> None:
         )
     graph = engine.registry.plan(row.type).graph
     text = structure_text(graph.document)
-    engine._control(lambda now: engine.store.freeze(row.id, text, graph.signature, now=now))
+    engine._change(Freeze(row.id, text, graph.signature))
 
 
 def verify_run(engine: Engine, row: RunRow) -> list[Broken]:

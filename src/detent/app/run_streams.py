@@ -18,6 +18,7 @@ from ..definitions.context import current_frame
 from ..errors import InvalidState
 from ..execution.publish import published_row
 from ..ids import uuid7
+from ..kernel.external_changes import Append, Publish
 from ..kernel.rows import NewEntry, Step
 from .engine import Engine
 
@@ -116,7 +117,7 @@ class Stream(Iterator[Any]):
 def append_to(engine: Engine, run_id: str, name: str, value: Any) -> None:
     """Append to a stream of a run from outside; see `Run.append`."""
     _refuse_in_workflow("append", run_id)
-    engine.store.append(entry_of(engine, run_id, name, value, "run.append()"))
+    engine.store.change(Append(entry_of(engine, run_id, name, value, "run.append()")), now=engine.clock.now())
 
 
 def entry_of(engine: Engine, run_id: str, name: str, value: Any, where: str) -> NewEntry:
@@ -136,7 +137,9 @@ def entry_of(engine: Engine, run_id: str, name: str, value: Any, where: str) -> 
 def publish_for(engine: Engine, run_id: str, name: str, value: Any) -> None:
     """Publish a value of a run from outside; see `Run.publish`."""
     _refuse_in_workflow("publish", run_id)
-    engine.store.publish(value_of(engine, run_id, name, value, "run.publish()"))
+    engine.store.change(
+        Publish(value_of(engine, run_id, name, value, "run.publish()")), now=engine.clock.now()
+    )
 
 
 def value_of(engine: Engine, run_id: str, name: str, value: Any, where: str) -> Step:

@@ -29,6 +29,7 @@ from ..definitions.graphs import Graph
 from ..errors import DefinitionError, TooManyFirings, UnknownSchedule
 from ..execution.new_runs import Terms, begin
 from ..kernel import schedules as rules
+from ..kernel.external_changes import CreateSchedule, DeleteSchedule, PauseSchedule, ResumeSchedule
 from ..kernel.rows import RunRow
 from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, Timing
 from ..serialization.codec import Codec
@@ -156,7 +157,7 @@ def store_new(engine: Engine) -> None:
 def create(engine: Engine, one: Declaration) -> ScheduleRow:
     """Store a schedule that is made at run time."""
     engine.store.refuse_inside("app.schedules.create()")
-    engine.control(lambda now: engine.store.create_schedule(one.row(RUN_TIME, now)))
+    engine.control(lambda now: engine.store.change(CreateSchedule(one.row(RUN_TIME, now)), now=now))
     poke(engine)
     return find(engine, one.name)
 
@@ -237,20 +238,19 @@ def walk(engine: Engine) -> Iterator[ScheduleRow]:
 def pause(engine: Engine, name: str, reason: str | None) -> ScheduleRow:
     engine.store.refuse_inside("schedule.pause()")
     check_reason("schedule.pause()", reason)
-    row: ScheduleRow = engine.control(lambda now: engine.store.pause_schedule(name, reason=reason, now=now))
-    return row
+    return engine.change(PauseSchedule(name, reason))
 
 
 def resume(engine: Engine, name: str) -> ScheduleRow:
     engine.store.refuse_inside("schedule.resume()")
-    row: ScheduleRow = engine.control(lambda now: engine.store.resume_schedule(name, now=now))
+    row = engine.change(ResumeSchedule(name))
     poke(engine)
     return row
 
 
 def delete(engine: Engine, name: str) -> None:
     engine.store.refuse_inside("schedule.delete()")
-    engine.control(lambda now: engine.store.delete_schedule(name, now=now))
+    engine.change(DeleteSchedule(name))
 
 
 def trigger(engine: Engine, name: str) -> RunRow:

@@ -18,6 +18,7 @@ from ..definitions.deciders import Decider
 from ..errors import ConfigurationError, InvalidState
 from ..ids import uuid7
 from ..kernel.decide import Decide
+from ..kernel.external_changes import Append, Cancel, Change, Pause, Publish, Resume, SetAttributes
 from ..kernel.operations import Operation, Send
 from ..keywords import shows
 from ..stores.driver import Trouble, Tx
@@ -58,7 +59,7 @@ def join(store: Store, connection: Any, operation: Operation | Verb) -> Any:
             raise
         if not _is_conflict(store, error):
             raise
-        found = store.explain_conflict_within(tx, operation)
+        found = store.explain_conflict(operation, within=tx)
         if isinstance(found, Exception):
             raise found from error
         if found is None:
@@ -153,7 +154,7 @@ def canceling(engine: Engine, run: Any, reason: str | None) -> Verb:
     check_reason(where, reason)
     _outside_workflows("cancel", run_id)
     _ = engine.services
-    return lambda tx: engine.store.cancel_within(tx, run_id, reason=reason, now=engine.clock.now())
+    return _verb(engine, Cancel(run_id, reason))
 
 
 def pausing(engine: Engine, run: Any, reason: str | None) -> Verb:
@@ -163,24 +164,22 @@ def pausing(engine: Engine, run: Any, reason: str | None) -> Verb:
     check_reason(where, reason)
     _outside_workflows("pause", run_id)
     _ = engine.services
-    return lambda tx: engine.store.pause_within(tx, run_id, reason=reason, now=engine.clock.now())
+    return _verb(engine, Pause(run_id, reason))
 
 
 def resuming(engine: Engine, run: Any, accept_drift: bool) -> Verb:
     """The verb that lets a paused or failed run continue."""
     run_id = id_of("within().resume()", "run", run)
     _outside_workflows("resume", run_id)
-    run_graph, store = engine.run_graph(run_id), engine.store
+    resume = _verb(engine, Resume(run_id, engine.run_graph(run_id), accept_drift))
 
     def verb(tx: Tx) -> None:
         try:
-            store.resume_within(
-                tx, run_id, now=engine.clock.now(), run_graph=run_graph, accept_drift=accept_drift
-            )
+            resume(tx)
         except Exception as error:
-            if not _is_conflict(store, error):
+            if not _is_conflict(engine.store, error):
                 raise
-            raise store.hero_taken(run_id) from error
+            raise engine.store.hero_taken(run_id) from error
 
     return verb
 
@@ -190,7 +189,7 @@ def changing_attributes(engine: Engine, run: Any, attributes: Any) -> Verb:
     run_id, changes = id_of("within().set_attributes()", "run", run), checked_changes(attributes)
     _outside_workflows("set_attributes", run_id)
     _ = engine.services
-    return lambda tx: engine.store.set_attributes_within(tx, run_id, changes, now=engine.clock.now())
+    return _verb(engine, SetAttributes(run_id, changes))
 
 
 def publishing(engine: Engine, run: Any, name: str, value: Any) -> Verb:
@@ -198,8 +197,7 @@ def publishing(engine: Engine, run: Any, name: str, value: Any) -> Verb:
     where = "within().publish()"
     run_id = id_of(where, "run", run)
     _outside_workflows("publish", run_id)
-    row = value_of(engine, run_id, name, value, where)
-    return lambda tx: engine.store.publish_within(tx, row)
+    return _verb(engine, Publish(value_of(engine, run_id, name, value, where)))
 
 
 def appending(engine: Engine, run: Any, name: str, value: Any) -> Verb:
@@ -207,8 +205,12 @@ def appending(engine: Engine, run: Any, name: str, value: Any) -> Verb:
     where = "within().append()"
     run_id = id_of(where, "run", run)
     _outside_workflows("append", run_id)
-    entry = entry_of(engine, run_id, name, value, where)
-    return lambda tx: engine.store.append_within(tx, entry)
+    return _verb(engine, Append(entry_of(engine, run_id, name, value, where)))
+
+
+def _verb(engine: Engine, change: Change[Any]) -> Verb:
+    """The verb that makes a change."""
+    return lambda tx: engine.store.change(change, now=engine.clock.now(), within=tx)
 
 
 def deciding_now(engine: Engine, decider: Any, input: Any, input_id: str | None) -> Decide:

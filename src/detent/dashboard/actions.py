@@ -18,6 +18,7 @@ from ..app.deciders import dynamic_input
 from ..app.listing import Filters, Walk
 from ..app.run import Run
 from ..errors import DetentError
+from ..kernel.external_changes import Note
 from ..stores.operators import acting
 from .documents.runs import RunFilters, parse_filters
 from .documents.source import Document, Source
@@ -89,7 +90,7 @@ def _send(source: Source, values: Values, name: str, reason: str) -> Document:
 
 def _note(source: Source, run_id: str, event: str, detail: Document) -> None:
     engine = source.engine
-    engine.store.note(run_id, event, detail, now=engine.clock.now())
+    engine.store.change(Note(run_id, event, detail), now=engine.clock.now())
 
 
 # -- Many runs -----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ..definitions.transactional import NO_ISOLATION
 from ..errors import DeadlineExceeded, DefinitionError, RunError, StepFailed
 from ..kernel import rows
 from ..kernel.advance import RunGraph
+from ..kernel.external_changes import Reconcile
 from ..kernel.graph import Node
 from ..kernel.operations import Settle, Settled, Verdict
 from ..kernel.policies import NO_RETRY, PAUSE, ExceptionPolicy, Retry
@@ -155,9 +156,8 @@ class NodeWork(Work):
 
     def _reconcile(self) -> bool:
         assert self.run_graph is not None
-        ours = self.services.store.reconcile(
-            self.claimed.run_id, run_graph=self.run_graph, now=self._now(), mine=self.claimed.node
-        )
+        heal = Reconcile(self.claimed.run_id, self.run_graph, mine=self.claimed.node)
+        ours = self.services.store.change(heal, now=self._now())
         if self.services.local is not None:
             self.services.local.poke()  # what is new and ready
         return ours

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable
-from ..kernel.advance import RunGraph
 from ..kernel.decide import Decide
+from ..kernel.external_changes import Change, Resume
 from ..kernel.operations import Operation, Settle
 from ..kernel.rows import (
-    Attribute,
     Claimed,
     NewExecution,
     RunEnd,
@@ -26,16 +25,15 @@ from .batch import doubt
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
 from .reader import StoreReader
-from .verbs import cancel as canceling
-from .verbs import claims, control, deadlines, graphs, nodes, retention
+from .verbs import claims, deadlines, graphs, retention
 from .verbs.chain_verbs import ChainVerbs
 from .verbs.deciders import DeciderVerbs
+from .verbs.external_changes import perform
 from .verbs.queue_verbs import QueueVerbs
 from .verbs.run_stream_verbs import RunStreamVerbs
 from .verbs.schedule_verbs import ScheduleVerbs
 from .verbs.start_keys import StartKeyVerbs
 from .verbs.version_verbs import VersionVerbs
-from .verbs.within_verbs import WithinVerbs
 
 T = TypeVar("T")
 
@@ -61,7 +59,6 @@ class Store(
     ScheduleVerbs,
     StartKeyVerbs,
     VersionVerbs,
-    WithinVerbs,
 ):
     """The verbs of Detent on one database."""
 
@@ -155,19 +152,18 @@ class Store(
                 raise
             return None  # the long way tries again
 
-    def explain_conflict(self, operation: Operation) -> Any:
+    def explain_conflict(self, operation: Operation, *, within: Tx | None = None) -> Any:
         """What is in the way of an operation that hit a unique key; reads only.
 
-        Not as a writer: on SQLite the caller may be holding the one lock that writers need.
+        `within` is the transaction of a user, which may hold what is in the way.
         """
+        found = None if within is None else doubt.explain_conflict(within, operation)
+        if found is not None:
+            return found
+        # Under REPEATABLE READ a user's transaction does not see what others have committed since it began.
+        # Not as a writer: on SQLite the caller may be holding the one lock that writers need.
         with self._reading() as tx:
             return doubt.explain_conflict(tx, operation)
-
-    def explain_conflict_within(self, tx: Tx, operation: Operation) -> Any:
-        """The same inside of a user's transaction, which may hold what is in the way."""
-        found = doubt.explain_conflict(tx, operation)
-        # Under REPEATABLE READ it does not see what others have committed since it began.
-        return self.explain_conflict(operation) if found is None else found
 
     def already_applied(self, operation: Operation) -> Any:
         """The answer to an operation whose commit was cut off, if it went through; reads only."""
@@ -273,31 +269,27 @@ class Store(
             self._beats,
         )
 
-    # Control
+    # Changes from outside
 
-    def pause(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
-        """Stop new executions of a run; return its id, or that of the current run of its chain.
+    def change(self, change: Change[T], *, now: int, within: Tx | None = None) -> T:
+        """Make a change that somebody asks for; `kernel/external_changes.py` has all of them.
 
-        Twice is InvalidState.
+        `within` is a transaction of the user, who commits it.
         """
-        return self._changing(
-            lambda tx: self._told(tx, [control.pause(tx, run_id, reason=reason, now=now).id])
-        )
-
-    def resume(
-        self, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
-    ) -> None:
-        """Continue a paused or failed run; twice is InvalidState.  A graph's run needs its run_graph."""
+        if within is not None:
+            answer = self._changed(within, change, now)
+            within.made_ready = within.made_ready or change.readies
+            return answer
         try:
-            self._changing(
-                lambda tx: self._told(
-                    tx, control.resume(tx, run_id, now=now, run_graph=run_graph, accept_drift=accept_drift)
-                ),
-            )
+            return self._changing(lambda tx: self._changed(tx, change, now))
         except Exception as error:
-            if self.driver.trouble(error) is not Trouble.UNIQUE:
+            if not isinstance(change, Resume) or self.driver.trouble(error) is not Trouble.UNIQUE:
                 raise
-            raise self.hero_taken(run_id) from error
+            raise self.hero_taken(change.run_id) from error
+
+    def _changed(self, tx: Tx, change: Change[T], now: int) -> T:
+        answer: T = perform(tx, change, now)
+        return self._told(tx, answer) if change.wakes else answer
 
     def hero_taken(self, run_id: str) -> AlreadyRunning:
         """Why a failed run cannot be active again: its hero has begun another."""
@@ -306,47 +298,11 @@ class Store(
             rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)
         return AlreadyRunning(rows[0][0] if rows else "", run.type, f"{run.hero_type} {run.hero_id}")
 
-    def cancel(self, run_id: str, *, reason: str | None, now: int) -> list[str]:
-        """End a run and its children; twice is InvalidState."""
-        return self._changing(lambda tx: self._told(tx, control.cancel(tx, run_id, reason=reason, now=now)))
-
-    def skip(self, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> None:
-        """Go on as if a node had completed; twice is InvalidState."""
-        self._changing(lambda tx: self._told(tx, nodes.skip(tx, run_id, node, run_graph=run_graph, now=now)))
-
-    def reattempt(self, run_id: str, node: str, *, run_graph: RunGraph | None, now: int) -> None:
-        """Begin another attempt at a node that stopped; twice is CannotReattempt."""
-        self._changing(
-            lambda tx: self._told(tx, nodes.reattempt(tx, run_id, node, run_graph=run_graph, now=now))
-        )
-
-    def reconcile(self, run_id: str, *, run_graph: RunGraph, now: int, mine: str | None = None) -> bool:
-        """Heal a run by the graph of today; False when `mine`, claimed and not begun, was withdrawn."""
-        return self._changing(
-            lambda tx: self._told(tx, nodes.reconcile(tx, run_id, run_graph=run_graph, now=now, mine=mine)),
-        )
-
-    def pause_with(self, run_id: str, error: str, *, now: int) -> bool:
-        """Pause an active run with an error; twice does nothing."""
-        return self._changing(lambda tx: self._told(tx, nodes.pause_with(tx, run_id, error, now)))
-
     # Graphs
 
     def save_graphs(self, texts: Mapping[str, str]) -> None:
         """Keep the graphs of classes, under their signatures; twice does nothing."""
         self.write(lambda tx: graphs.save(tx, texts))
-
-    def freeze(self, run_id: str, text: str, signature: str, *, now: int) -> None:
-        """Give a class's run its graph to keep; twice is InvalidState."""
-        self.write(lambda tx: graphs.freeze(tx, run_id, text, signature, now))
-
-    def replace_graph(self, run_id: str, text: str, *, run_graph: RunGraph, now: int) -> None:
-        """Give a paused run another graph, that of the run_graph; twice gives it the same again."""
-        self.write(lambda tx: graphs.replace(tx, run_id, text, run_graph=run_graph, now=now))
-
-    def note(self, run_id: str, event: str, detail: object, *, now: int) -> None:
-        """Add a line to a run's history; twice adds two."""
-        self.write(lambda tx: canceling.note(tx, run_id, event, detail, now))
 
     def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
         """Those of the runs that are over or paused; when those to `watch` end, other processes are notified.
@@ -373,14 +329,6 @@ class Store(
     def remove(self, runs: Sequence[str], *, before: int) -> int:
         """Remove those of the runs that may be removed, with all their rows; twice does nothing."""
         return self.write(lambda tx: retention.remove(tx, runs, before=before))
-
-    def delete(self, run_id: str) -> int:
-        """Remove a run that is over, with its children; twice is RunNotFound."""
-        return self.write(lambda tx: retention.delete(tx, run_id))
-
-    def set_attributes(self, run_id: str, changes: Mapping[str, Attribute | None], *, now: int) -> None:
-        """Set attributes of a run, and remove those that are None; twice does the same."""
-        self.write(lambda tx: control.set_attributes(tx, run_id, changes, now=now))
 
     # Inside of a user's transaction
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from ..clock import from_micros
 from ..errors import DetentError, MissingJob, StepNotDefined
 from ..execution.services import Services
+from ..kernel.external_changes import PauseWith, Reconcile
 from ..kernel.rows import stored_error
 from ..stores.driver import Trouble
 from ..stores.verbs.heal import known_jobs
@@ -102,7 +103,7 @@ class Upkeep:
         services = self._services
         try:
             run_graph = services.run_graphs.of_row(services.store.run(run_id))
-            services.store.reconcile(run_id, run_graph=run_graph, now=services.clock.now())
+            services.store.change(Reconcile(run_id, run_graph), now=services.clock.now())
         except DetentError:
             log.exception("could not heal run %s", run_id)
 
@@ -124,7 +125,8 @@ class Upkeep:
         for run_id, node, _, job in found:
             error = self._missing(run_id, node, job, classes)
             if error is not None:
-                paused += services.store.pause_with(run_id, stored_error(error), now=services.clock.now())
+                pause = PauseWith(run_id, stored_error(error))
+                paused += services.store.change(pause, now=services.clock.now())
         return paused
 
     def _missing(self, run_id: str, node: str, job: str, classes: set[str]) -> DetentError | None:

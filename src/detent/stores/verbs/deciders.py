@@ -57,14 +57,6 @@ class DeciderVerbs(BaseStore):
         with self._reading() as tx:
             return [(row[0], row[1], row[2]) for row in tx.query(tx.sql.deciders.count_dead)]
 
-    def replay_letter(self, run_id: str, node: str, *, now: int) -> None:
-        """Take a dead letter up again; twice is NotADeadLetter."""
-        self.write(lambda tx: self._told(tx, letters.replay(tx, run_id, node, now)))
-
-    def discard_letter(self, run_id: str, node: str, *, now: int) -> None:
-        """Throw a dead letter away; twice is NotADeadLetter."""
-        self.write(lambda tx: self._told(tx, letters.discard(tx, run_id, node, now)))
-
     def inboxes(self) -> list[letters.InboxRow]:
         """How much waits in inboxes, by decider."""
         # Without a sort, the groups would come from an index over all runs.

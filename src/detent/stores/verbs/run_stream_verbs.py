@@ -32,14 +32,6 @@ class RunStreamVerbs(BaseStore):
         with self._reading() as tx:
             return run_streams.may_grow(tx, run_id)
 
-    def append(self, entry: NewEntry) -> None:
-        """Append to a stream of an active run from outside; twice is one entry."""
-        self.write(lambda tx: append_from_outside(tx, entry))
-
-    def publish(self, row: Step) -> None:
-        """Publish a value of an active run from outside; twice publishes it again."""
-        self.write(lambda tx: publish_from_outside(tx, row))
-
 
 def append_from_outside(tx: Tx, entry: NewEntry) -> None:
     """Append to a stream of an active run, or of the current run of its chain."""

@@ -32,10 +32,6 @@ class ScheduleVerbs(BaseStore):
         with self._reading() as tx:
             return schedules.next_due(tx, keys)
 
-    def create_schedule(self, row: ScheduleRow) -> bool:
-        """Store a schedule; twice the same: False.  Another one of that name is ScheduleConflict."""
-        return self.write(lambda tx: schedules.create(tx, row))
-
     def change_schedule(
         self, name: str, changed: Callable[[ScheduleRow], ScheduleRow], *, now: int
     ) -> ScheduleRow:
@@ -71,18 +67,6 @@ class ScheduleVerbs(BaseStore):
     def fire_schedules(self, keys: Collection[str], *, start: Starter, now: int) -> Fired:
         """Start what is due, and move the schedules on; twice starts nothing more."""
         return self._changing(lambda tx: schedules.fire(tx, keys, start=start, now=now))
-
-    def pause_schedule(self, name: str, *, reason: str | None, now: int) -> ScheduleRow:
-        """Stop firing; twice changes the reason."""
-        return self.write(lambda tx: schedules.pause(tx, name, reason=reason, now=now))
-
-    def resume_schedule(self, name: str, *, now: int) -> ScheduleRow:
-        """Fire again, from now on; twice does nothing."""
-        return self.write(lambda tx: schedules.resume(tx, name, now=now))
-
-    def delete_schedule(self, name: str, *, now: int) -> None:
-        """Forget a schedule; twice is UnknownSchedule."""
-        self.write(lambda tx: schedules.delete(tx, name, now=now))
 
     def begin_extra(
         self, row: ScheduleRow, times: Sequence[int], *, start: Starter, verb: str, now: int

@@ -23,10 +23,6 @@ class VersionVerbs(BaseStore):
         """Note that this version continues these runs; twice notes it once."""
         self.write(lambda tx: _note_version(tx, runs, version, now))
 
-    def repin(self, run_id: str, version: str, *, now: int) -> None:
-        """Let only workers of that version continue a run; nothing of it may be executing."""
-        self._changing(lambda tx: self._told(tx, _repin(tx, run_id, version, now)))
-
 
 def _note_version(tx: Tx, runs: Sequence[str], version: str, now: int) -> None:
     found = tx.query(tx.sql.versions.lock, rows=batch([{"id": run} for run in sorted(runs)]))
@@ -40,7 +36,8 @@ def _note_version(tx: Tx, runs: Sequence[str], version: str, now: int) -> None:
     write(tx, tx.sql.insert_history, lines)
 
 
-def _repin(tx: Tx, run_id: str, version: str, now: int) -> RunRow:
+def repin(tx: Tx, run_id: str, version: str, now: int) -> RunRow:
+    """Let only workers of that version continue a run; nothing of it may be executing."""
     run = lock(tx, run_id)
     if run.kind == DECIDER:
         raise InvalidState("repin", run_id, "an instance of a decider", "any version may decide for it")
