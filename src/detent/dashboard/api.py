@@ -67,7 +67,7 @@ class Api:
         self.source = source
         self.desk = desk
         self.rules = rules
-        self.reads = self._reads()
+        self.reads = (*self._reads_of_runs(), *self._reads_of_deciders(), *self._reads_of_work())
 
     def routes(self) -> list[Route]:
         found = [
@@ -77,7 +77,7 @@ class Api:
         found.append(Route("/api/actions/{verb}", self._guarded(self._act), methods=["POST"]))
         return found
 
-    def _reads(self) -> tuple[Read, ...]:
+    def _reads_of_runs(self) -> tuple[Read, ...]:
         source = self.source
         return (
             Read("/overview", "Counts, failures, what needs a person, throughput.", (), self._overview),
@@ -99,6 +99,11 @@ class Api:
                 "/run/history", "What happened, newest first.", _RUN,
                 lambda query: {"history": run.history(source, self._row(query))},
             ),
+        )  # fmt: skip
+
+    def _reads_of_deciders(self) -> tuple[Read, ...]:
+        source = self.source
+        return (
             Read(
                 "/deciders", "The deciders of the app.", (),
                 lambda query: deciders.decider_documents(source),
@@ -126,6 +131,12 @@ class Api:
                 "/projections", "How far each projection has come.", (),
                 lambda query: projections.projection_documents(source),
             ),
+        )  # fmt: skip
+
+    def _reads_of_work(self) -> tuple[Read, ...]:
+        """Queues, schedules and workers."""
+        source = self.source
+        return (
             Read(
                 "/queues", "Queues: limits, what executes and waits, by key.", (),
                 lambda query: queues.queue_documents(source),

@@ -12,16 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 from unittest import mock
 
-import detent.app.app
+import detent.app
 import detent.ids
-from detent.app import engine
-from detent.app.includes import collect
 from detent.execution import services
-from detent.execution.registry import Served
 from detent.stores.claim_cursor import ClaimCursor
 
 from .loop import SimLoop
@@ -29,6 +27,8 @@ from .primitives import Primitives
 from .scheduler import Scheduler
 
 REAL = {"threading": threading, "time": time, "queue": queue}
+for _part in iter_modules(detent.app.__path__, "detent.app."):  # an app loads some of them when it is used
+    import_module(_part.name)
 LEFT_ALONE = ("detent.cli", "detent.testing", "detent.definitions.context")
 
 
@@ -64,12 +64,6 @@ class _Os:
         return self._source.randbytes(size)
 
 
-@cache
-def _collected(include: tuple[Any, ...]) -> list[Served]:
-    """What `collect` finds: the same in all processes.  It took a tenth of the time of a simulation."""
-    return collect(include)
-
-
 def _modules() -> list[tuple[Any, str]]:
     """Modules of the engine, and the names in them that stand for a module that we replace."""
     found = []
@@ -89,7 +83,6 @@ def patched(scheduler: Scheduler, primitives: Primitives, loops: list[SimLoop], 
             stack.enter_context(mock.patch.object(module, name, getattr(primitives, name)))
         stack.enter_context(mock.patch.object(futures, "threading", primitives.threading))
         stack.enter_context(mock.patch.object(services, "asyncio", _Asyncio(scheduler, loops)))
-        stack.enter_context(mock.patch.object(engine, "collect", _collected))
         stack.enter_context(mock.patch.object(detent.ids, "_bits", source))
         stack.enter_context(mock.patch.object(detent.ids, "os", _Os(source)))
         stack.enter_context(

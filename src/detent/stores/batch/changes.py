@@ -142,8 +142,10 @@ def write_changes(tx: Tx, changes: Changes) -> tuple[bool, list[str]]:
         send(tx, statement, rows)
     _write_beside(tx, changes)
     # Counted before anything is parked: parking checks by itself what has happened so far.
-    woken = bool(changes.settled) and readiness.count(tx, changes.settled, changes.now)
-    woken = readiness.release(tx, changes.settled, changes.now) or woken
+    woken = False
+    if changes.settled:
+        woken = readiness.count(tx, changes.settled, changes.now)
+        woken = readiness.release(tx, changes.settled, changes.now) or woken
     if changes.parked:
         readiness.park(tx, changes.parked)
     if changes.waits:
