@@ -1,6 +1,6 @@
-"""Faults at random moments, judged by a ledger and a log: the short form.  `make soak` has the long one.
+"""Faults at random moments, judged by a ledger and a log: the short form.  `make soak` has the long one:
 
-python -m tools.chaos kill9 --count 1000 --database postgres
+python -m tools.chaos all --count 1000
 """
 
 from pathlib import Path
@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from tools.chaos.campaign import Plan, conduct
-from tools.chaos.faults import Clocks, Fault, Interrupts, Kill9, Sessions
+from tools.chaos.faults import Fault, Interrupts, Kill9, Sessions
 from tools.chaos.judge import Evidence, judge
-from tools.chaos.server_faults import FullDisk, Network, ReadOnly, Restarts
-from tools.chaos.standby import SynchronousFailover
 
 pytestmark = pytest.mark.acceptance
 
@@ -23,40 +21,19 @@ SHORT: tuple[tuple[type[Fault], str, int], ...] = (
     (Sessions, "mysql", 10),
     (Interrupts, "sqlite", 25),
 )
-LONG: tuple[tuple[type[Fault], str, int], ...] = (
-    *((fault, database, 40) for fault in (Interrupts, Clocks) for database in fault.databases),
-    *((Restarts, database, 20) for database in Restarts.databases),
-    *((ReadOnly, database, 20) for database in ReadOnly.databases),
-    *((FullDisk, database, 20) for database in FullDisk.databases),
-    *((Network, database, 40) for database in Network.databases),
-    (SynchronousFailover, "postgres", 10),
+
+
+@pytest.mark.parametrize(
+    ("fault", "database", "count"), SHORT, ids=[f"{fault.name}-{database}" for fault, database, _ in SHORT]
 )
-
-
-def names(campaigns: tuple[tuple[type[Fault], str, int], ...]) -> list[str]:
-    return [f"{fault.name}-{database}" for fault, database, _ in campaigns]
-
-
-@pytest.mark.parametrize(("fault", "database", "count"), SHORT, ids=names(SHORT))
 def test_nothing_is_stuck_lost_or_done_twice(
     fault: type[Fault], database: str, count: int, tmp_path: Path
 ) -> None:
-    endure(fault, database, count, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("fault", "database", "count"), LONG, ids=names(LONG))
-def test_nothing_is_stuck_lost_or_done_twice_for_long(
-    fault: type[Fault], database: str, count: int, tmp_path: Path
-) -> None:
-    endure(fault, database, count, tmp_path)
-
-
-def endure(fault: type[Fault], database: str, count: int, folder: Path) -> None:
     if reason := fault.impossible():
         pytest.skip(reason)
-    verdict = conduct(Plan(fault=fault, database=database, count=count, seed=7, folder=folder, in_flight=20))
+    verdict = conduct(
+        Plan(fault=fault, database=database, count=count, seed=7, folder=tmp_path, in_flight=20)
+    )
     print(verdict.figures)
     assert verdict.broken == []
     assert verdict.figures["faults"] == count
