@@ -102,8 +102,8 @@ class App(Starts):
     def open(self, *, worker: bool = False) -> Self:
         """Open the database, with or without a worker; `close()` ends it.
 
-        So does a block, which leaves the choice as it was made: `with app.open(worker=False):`.
-        Blocks may be nested: the outermost one closes.  `close()` closes at once.
+        A `with` block closes it too, and does not change the choice: `with app.open(worker=False):`.
+        Blocks may be nested; the outermost one closes the app.  `close()` closes it at once.
         """
         self.engine.open(worker=worker)
         return self
@@ -124,20 +124,20 @@ class App(Starts):
         load: Callable[[str], Any] | None = None,
         name: str | None = None,
     ) -> None:
-        """Say how objects of a class are named as heroes, and loaded again."""
+        """Register a class of heroes: how its objects are named and loaded."""
         self.engine.heroes.register(cls, key=key, load=load, name=name)
 
     def subscribe(
         self, function: Callable[[Any], Any], *, events: Collection[type[Event]] | None = None
     ) -> Callable[[], None]:
-        """Call a function or a coroutine function with what happens in this process.
+        """Call a function or a coroutine function with the events of this process.
 
             unsubscribe = app.subscribe(page_somebody, events=(events.RunFailed, events.Drifted))
 
-        The classes are in `detent.events`; None asks for all of them.  A function is called in a thread
-        of its own, a coroutine function on the app's event loop, one event at a time.  Events are not
-        stored: each is delivered at most once, and only in the process that caused it.  Call what this
-        returns to end the subscription.
+        The classes are in `detent.events`; None means all of them.  A function is called in a separate
+        thread, a coroutine function on the app's event loop, one event at a time.  Events are not
+        stored: each is delivered at most once, and only in the process that caused it.  Call the returned
+        function to end the subscription.
         """
         from .reports import subscribe
 
@@ -170,8 +170,8 @@ class App(Starts):
     ) -> list[E]:
         """Give an input to its instance, and return the events that it caused.
 
-        None, where the instance is over, or an input with that `input_id` was there before.
-        Inside a workflow or a step it happens once, however often that is replayed.
+        Returns an empty list if the instance has finished, or if an input with that `input_id` was decided
+        before.  Inside a workflow or a step, the input is decided once, also in a replay or a retry.
         """
         from . import deciders as deciding
 
@@ -189,7 +189,7 @@ class App(Starts):
     def execute_dynamic(
         self, decider: str, payload: Mapping[str, Any], *, input_id: str | None = None
     ) -> list[Any]:
-        """The same by names: `payload["type"]` is the name of the input's class, the rest are its fields."""
+        """`execute` by names: `payload["type"]` names the class of the input; the rest are its fields."""
         from . import deciders as deciding
 
         input = deciding.dynamic_input(self.engine, decider, payload)
@@ -200,7 +200,8 @@ class App(Starts):
     ) -> bool:
         """Put an input into its instance's inbox: it is durable when this returns, and decided later.
 
-        Inputs of one inbox are decided in the order of arrival.  False, where its `input_id` was known.
+        Inputs of one inbox are decided in the order of arrival.  Returns False if an input with that
+        `input_id` was there already.
         """
         from . import deciders as deciding
 
@@ -214,7 +215,7 @@ class App(Starts):
     def state_at(
         self, decider: type[Decider[S, Any, Any, Any]], instance: str, *, sequence: int | None = None
     ) -> S:
-        """The state of an instance after its event `sequence`; without that, as it is now."""
+        """The state of an instance after its event `sequence`; by default its current state."""
         from . import deciders as deciding
 
         return cast(S, deciding.state_at(self.engine, decider, instance, sequence))
@@ -227,21 +228,21 @@ class App(Starts):
         after: int = 0,
         limit: int | None = None,
     ) -> list[Recorded[E | TimerCancelled]]:
-        """The events of an instance behind number `after`, in order."""
+        """The events of an instance with a number higher than `after`, in order."""
         from . import deciders as deciding
 
         return deciding.recorded_events(self.engine, decider, instance, after, limit)
 
     @property
     def deciders(self) -> Deciders:
-        """Looks at deciders: `app.deciders.machine(Order)`, `.instance(Order, "o-1")`, `.inboxes()`."""
+        """Inspects deciders: `app.deciders.machine(Order)`, `.instance(Order, "o-1")`, `.inboxes()`."""
         from .machine import Deciders
 
         return Deciders(self.engine)
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What deciders have given up: `app.dead_letters(Order)`, `.count()`, `.replay(letter)`."""
+        """Effects, timers and inboxes that were given up: `app.dead_letters(Order)`, `.replay(letter)`."""
         from .dead_letters import DeadLetters
 
         return DeadLetters(self.engine)
@@ -288,7 +289,7 @@ class App(Starts):
 
         Takes a connection to the same database of sqlite3, psycopg, psycopg2, PyMySQL or
         MySQLdb, Django's `connection`, an SQLAlchemy Connection or Session, or the `tx` of a
-        transactional step.  If the start is refused, your transaction goes on without it.
+        transactional step.  If the start is refused, your transaction continues without it.
         """
         from .within import Within
 
@@ -326,9 +327,9 @@ class App(Starts):
     ) -> list[Any]:
         """Wait for many runs, and return their values in the same order.
 
-        Raises as soon as one of the runs has ended with an error, what `run.result()` would raise.
-        `return_exceptions=True` waits for all of them, and puts errors in the places of values.
-        `timeout` counts for all of them together.
+        As soon as one of the runs has failed, raises the error that its `run.result()` would raise.
+        `return_exceptions=True` waits for all of them, and returns errors in place of values.
+        `timeout` is for all of them together.
         """
         from .run import results_of
 
@@ -356,8 +357,8 @@ class App(Starts):
     ) -> list[Execution]:
         """Executions of all runs, newest run first: `app.executions(state="failed", type=fulfil)`.
 
-        `type`, `after` and `before` are about their runs, as in `app.runs`; `queue` is their own.
-        `cursor` is the last one of the page before.
+        `type`, `after` and `before` select by the run, as in `app.runs`; `queue` is that of the execution.
+        `cursor` is the last execution of the previous page.
         """
         from .executions import find_executions
 
@@ -373,15 +374,15 @@ class App(Starts):
         )
 
     def gc(self, *, older_than: timedelta, limit: int | None = None) -> int:
-        """Remove runs that ended longer ago, with all that belongs to them; returns how many.
+        """Remove runs that ended longer ago, with all their data; returns how many.
 
-        A child goes with its parent, never before it.  Input ids that deciders do not keep any longer
-        (`input_ids_kept`) are forgotten too.
+        A child is removed with its parent, never before it.  Expired input ids of deciders
+        (`input_ids_kept`) are removed too.
         """
         return self.engine.remove_old(older_than, limit)
 
     def delete(self, run: Run[Any] | str) -> int:
-        """Remove a run that is over, with its children and all that belongs to them.
+        """Remove a run that has ended, with its children and all their data.
 
         Returns how many runs it removed.  A child is removed with its parent, never alone.
         """
@@ -390,10 +391,10 @@ class App(Starts):
         return self.engine.delete(id_of("app.delete()", "run", run))
 
     def fork(self, run: Run[R] | str, *, from_step: str | None = None, id: str | None = None) -> Run[R]:
-        """Begin a new run that keeps everything recorded before `from_step`.
+        """Start a new run that keeps everything recorded before `from_step`.
 
-        Without a step it keeps everything that holds, and continues: so a run that failed or was
-        canceled goes on.  Steps that were compensated run again.
+        Without a step it keeps every successful record and continues from there: this is how to continue
+        a run that failed or was canceled.  Steps that were compensated run again.
         """
         from .views import id_of
 

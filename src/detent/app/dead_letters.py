@@ -148,7 +148,7 @@ def backlogs(engine: Engine) -> list[Backlog]:
 
 
 def _filters(engine: Engine, decider: Asked | None, instance: str | None) -> tuple[str, str]:
-    """The decider's name and the instance's run; empty where all are asked for."""
+    """The decider's name and the instance's run; empty if all are asked for."""
     if instance is not None and decider is None:
         raise ConfigurationError(f"instance={instance!r} needs the decider that it belongs to")
     name = _name(engine, decider)

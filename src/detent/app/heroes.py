@@ -45,7 +45,7 @@ class Heroes:
         )
 
     def load(self, type: str, id: str) -> Any:
-        """The hero of that name; None where it is gone.
+        """The hero of that name; None if it no longer exists.
 
         One that was given as a (type, id) pair, or has no `load`, is that name itself.
         """

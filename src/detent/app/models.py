@@ -26,7 +26,7 @@ class Hero(msgspec.Struct, frozen=True):
 
 
 def load_model(url: str, type: str, id: str) -> Any:
-    """The object of that name; None where it is gone.  What is no model is only a name.
+    """The object of that name; None if it no longer exists.  If no model has that name, a `Hero`.
 
     SQLAlchemy models are read from the app's own database; register others with `app.hero(..., load=)`.
     """

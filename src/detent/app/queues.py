@@ -239,7 +239,7 @@ _BY_KEY = (Refusal.KEY_CONCURRENCY, Refusal.KEY_RATE)
 
 
 def queue_reasons(engine: Engine, run_id: str) -> list[QueueReason]:
-    """Why executions of a run that are due have to wait for their queues; empty where no queue holds them."""
+    """Why executions of a run that are due have to wait for their queues; empty if no queue holds them."""
     engine.ensure_open()
     return [
         QueueReason(

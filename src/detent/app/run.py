@@ -117,8 +117,8 @@ class Run(RunFacts, Generic[R]):
 
             for done in run.watch("progress"): ...
 
-        Begins with the latest value.  A value that is replaced within milliseconds may be passed over, and
-        the same value twice is one; the last value always comes.
+        Starts with the latest value.  A value that is replaced within milliseconds may be skipped, and a
+        repeated value is shown once; the last value is always delivered.
         """
         return self._values(Watching(self._engine, self.id, name))
 
@@ -142,7 +142,7 @@ class Run(RunFacts, Generic[R]):
 
             for token in run.stream("tokens"): ...
 
-        `after` continues behind a position (`Stream.entries()` has positions).  `follow=False` ends with
+        `after` continues after a position (`Stream.entries()` has positions).  `follow=False` ends with
         the latest entry instead of waiting for more.
         """
         return Stream(Reading(self._engine, self.id, name, after=after, follow=follow))
@@ -155,12 +155,12 @@ class Run(RunFacts, Generic[R]):
     def waiting_for(self) -> list[WaitReason]:
         """What the run waits for at this moment: a message, a time, children, another run, a worker.
 
-        Empty if it is over, or is executed now.  Reads the database.
+        Empty if the run has ended or is executing.  Reads the database.
         """
         return waiting_for(self._engine, self.refresh().row)
 
     def pause(self, *, reason: str | None = None) -> None:
-        """Stop new work of this run; executing steps end and are recorded."""
+        """Start no more work of this run; steps that are executing end and are recorded."""
         self._row = self._engine.pause(self.id, reason)
 
     def resume(self, *, accept_drift: bool = False) -> None:
@@ -284,7 +284,7 @@ def _one_by_one(engine: Engine, runs: list[Run[Any]], seconds: float | None, *, 
 
 
 class Found(list[Run[Any]]):
-    """The runs of a page; its verbs are for all runs that fit the question, not only for this page.
+    """The runs of a page; its methods apply to all runs that match the query, not only to this page.
 
     app.runs.failed(type=fulfil, since=yesterday).resume()
     """
@@ -296,18 +296,18 @@ class Found(list[Run[Any]]):
         self._filters = filters
 
     def total(self) -> int:
-        """How many runs fit; reads them page by page, and changes nothing."""
+        """The number of matching runs; reads them page by page, and changes nothing."""
         return bulk.count(Walk(self._engine, self._state, self._filters))
 
     def resume(self) -> Changed:
-        """Resume all runs that fit, paused or failed ones; says how many, and which refused.
+        """Resume all matching runs, which are paused or failed; return the count and the refusals.
 
-        Each run is a transaction of its own: after an interruption the same call continues.
+        Each run has its own transaction: after an interruption, the same call continues.
         """
         return bulk.resume_all(self._engine, self._state, self._filters)
 
     def cancel(self, *, reason: str | None = None) -> Changed:
-        """Cancel all runs that fit, which must be active; says how many, and which refused."""
+        """Cancel all matching runs, which must be active; return the count and the refusals."""
         return bulk.cancel_all(self._engine, self._state, self._filters, reason)
 
 

@@ -200,7 +200,7 @@ class LoopTx(Tx):
 
 
 async def loop_tx(store: Store, connection: Any) -> LoopTx | None:
-    """The transaction of an async connection; None where it is a sync one."""
+    """The transaction of an async connection; None if it is a sync one."""
     if isinstance(connection, Transaction | AsyncTransaction | Tx):
         return None
     if hasattr(connection, "sync_session"):  # SQLAlchemy's AsyncSession, async_scoped_session

@@ -258,7 +258,7 @@ def cursor_of(row: RunRow) -> str:
 
 
 def place_of(cursor: str) -> tuple[int, str] | None:
-    """The place that a cursor names; None where it is none."""
+    """The place that a cursor names; None if it is none."""
     created_at, at, id = cursor.partition("@")
     return (int(created_at), id) if at and re.fullmatch("[0-9]{1,18}", created_at) else None
 

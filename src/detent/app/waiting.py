@@ -124,7 +124,7 @@ def waiting_for(engine: Engine, row: RunRow) -> list[WaitReason]:
     if RunState(row.state).final:
         return []
     if row.state == RunState.PAUSED:
-        return [WaitReason("resume", "somebody who resumes it")]
+        return [WaitReason("resume", "run.resume(): it is paused")]
     open_ = [one for one in engine.store.executions(row.id) if one.state in SCHEDULED_STATES]
     main = [one for one in open_ if one.node == MAIN and row.kind == "function"]
     found: list[WaitReason] = []

@@ -29,7 +29,7 @@ _PATIENCE = timedelta(seconds=3)  # a page waits no longer for a database that i
 @click.option(
     "--token",
     envvar=TOKEN_VARIABLE,
-    help=f"With this token, people log in and act.  [default: {TOKEN_VARIABLE}, else nobody can act]",
+    help=f"With this token, people log in and act.  [default: {TOKEN_VARIABLE}, otherwise read-only]",
 )
 @click.option(
     "--mask", metavar="NAME", multiple=True, help="Hide payload fields of this name; may be repeated."

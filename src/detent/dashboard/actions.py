@@ -82,7 +82,7 @@ def _send(source: Source, values: Values, name: str, reason: str) -> Document:
     try:
         value = msgspec.json.decode(values["value"] or "null")
     except msgspec.DecodeError as error:
-        raise BadAction(f"The value is not JSON: {error}. A text stands in quotes.") from None
+        raise BadAction(f"The value is not JSON: {error}. Put a text in quotes.") from None
     _run(source, values).send(values["name"], value)
     _note(source, values["run"], "message sent", {"name": values["name"]})
     return {"run": values["run"]}

@@ -134,7 +134,7 @@ OPERATING = (
     Action(
         "set-limits", "Change the limits of this queue", "Change limits",
         "The limits apply at once, in every worker, until the code declares other values. "
-        "An empty field is no limit.",
+        "An empty field means no limit.",
         "queue", _set_limits,
         (
             QUEUE,

@@ -88,7 +88,7 @@ def _has_arguments(values: Values) -> bool:
 
 
 def _shown_arguments(source: Source, row: ScheduleRow) -> tuple[Any, Mapping[str, Any]] | None:
-    """The parameters of the schedule's workflow and its arguments; None where they cannot be edited."""
+    """The parameters of the schedule's workflow and its arguments; None if they cannot be edited."""
     definition = source.engine.registry.find(row.job)
     found = described_call(definition) if isinstance(definition, Definition | Blueprint) else None
     if found is None:

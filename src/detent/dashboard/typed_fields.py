@@ -66,7 +66,7 @@ def _text(one: inspect.Field, value: Any) -> str:
 
 
 def described_call(definition: Definition[Any, Any] | Blueprint) -> Sequence[inspect.Field] | None:
-    """The parameters of a workflow; None where they cannot be listed, as of `*args`."""
+    """The parameters of a workflow; None if they cannot be listed, as of `*args`."""
     if isinstance(definition, Blueprint):
         return [
             _parameter(name, type, required=not hasattr(definition.cls, name))
@@ -90,7 +90,7 @@ def _parameter(name: str, type: Any, *, required: bool) -> inspect.Field:
 
 
 def described(cls: Any) -> Sequence[inspect.Field] | None:
-    """The fields of a class; None where it is of a kind that is not known."""
+    """The fields of a class; None if it is of a kind that is not known."""
     try:
         found = inspect.type_info(cls)
     except (TypeError, NameError):  # a class of a library, or an annotation that cannot be resolved

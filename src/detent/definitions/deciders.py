@@ -494,7 +494,7 @@ def _upcasters(cls: type, name: str, events: Mapping[str, type]) -> dict[tuple[s
         target = one.to or one.type
         if target not in events and not any(other == target for other, _ in found):
             raise DefinitionError(
-                f"decider {name!r}: an upcaster leads to {target!r}, which is no event of it"
+                f"decider {name!r}: an upcaster leads to {target!r}, which is not one of its events"
             )
     return found
 

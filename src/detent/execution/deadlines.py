@@ -24,7 +24,7 @@ def has_passed(services: Services, claimed: Claimed) -> bool:
 def at_deadline(
     services: Services, claimed: Claimed, expire: Callable[[], None]
 ) -> asyncio.TimerHandle | None:
-    """Call `expire` on this loop at the deadline; None where there is none.
+    """Call `expire` on this loop at the deadline; None if there is none.
 
     Under a virtual clock a body that executes holds the time still: its deadline is looked at when it ends.
     """

@@ -169,7 +169,7 @@ class AsyncView(_Writing):
 
 def _checked(key: Any) -> str:
     if not isinstance(key, str) or not key:
-        raise NameUnfit("view key", repr(key)[:60], "is no text, or an empty one")
+        raise NameUnfit("view key", repr(key)[:60], "is not a text, or is empty")
     found = unfit_key(key)
     if found is not None:
         raise found

@@ -122,7 +122,7 @@ class Heroes(Protocol):
     """How the app loads the subjects of runs."""
 
     def load(self, type: str, id: str) -> Any:
-        """The hero; None where it is gone."""
+        """The hero; None if it is gone."""
         ...
 
 

@@ -49,7 +49,7 @@ def value(frame: FrameCore, key: str, name: str, make: Callable[[], Any], type: 
 
 
 def patched(frame: FrameCore, id: str) -> Routine[bool]:
-    """True where the new code comes first; a run that went past with the old code stays with it."""
+    """True if the new code comes first; a run that went past with the old code stays with it."""
     key = f"patched/{id}"
     if frame.journal.find(key) is not None:
         return True

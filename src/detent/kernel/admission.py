@@ -160,7 +160,7 @@ class Admission:
         return {scope_of(key) for key in keys} - {NO_KEY} - self._begins.keys()
 
     def refusal(self, key: str | None, *, begins: bool = True) -> Refusal | None:
-        """Why an execution with this key may not begin; None where it may."""
+        """Why an execution with this key may not begin; None if it may."""
         scope, limits = scope_of(key), self.limits
         if self._room <= 0:
             return Refusal.CONCURRENCY
@@ -175,7 +175,7 @@ class Admission:
         return None
 
     def take(self, candidate: Candidate) -> bool:
-        """Let it begin, and count it; False where a limit refuses that."""
+        """Let it begin, and count it; False if a limit refuses that."""
         key = candidate.scope
         refused = self.refusal(candidate.key, begins=candidate.begins)
         if refused is not None:
@@ -203,13 +203,13 @@ class Admission:
         return found
 
     def start_within(self, candidate: Candidate) -> int | None:
-        """How many microseconds after its lease it may start; None where no rate counts it."""
+        """How many microseconds after its lease it may start; None if no rate counts it."""
         rates = [self._rate(scope) for scope in {NO_KEY, candidate.scope}] if candidate.begins else []
         return min((margin(rate) for rate in rates if rate is not None), default=None)
 
     @property
     def next_moment(self) -> int | None:
-        """When a rate permits the next of those that it has refused; None where no rate did."""
+        """When a rate permits the next of those that it has refused; None if no rate did."""
         moments = [
             next_permitted(rate, [*self._begins.get(key, ()), (self.now, self._begun.get(key, 0))], self.now)
             for key, refused in self._refused.items()

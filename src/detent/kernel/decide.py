@@ -157,11 +157,11 @@ class BoundDecider(Protocol):
         ...
 
     def frozen(self, state: Any, run_id: str) -> str | None:
-        """The state as a snapshot; None where it cannot be one."""
+        """The state as a snapshot; None if it cannot be one."""
         ...
 
     def thawed(self, text: str) -> Any:
-        """The state of a snapshot; None where it cannot be read any more."""
+        """The state of a snapshot; None if it cannot be read any more."""
         ...
 
     def recall(self, run_id: str) -> tuple[int, Any] | None:

@@ -435,7 +435,7 @@ def _fits(name: str) -> bool:
 
 
 def find_cycle(needs: Mapping[str, Iterable[str]]) -> list[str]:
-    """Nodes that need each other in a circle, in that order; empty where there is none."""
+    """Nodes that need each other in a circle, in that order; empty if there is none."""
     left = {id: len(set(them)) for id, them in needs.items()}
     followers: dict[str, list[str]] = {id: [] for id in needs}
     for id, them in needs.items():

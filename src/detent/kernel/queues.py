@@ -143,7 +143,7 @@ def checked_limits(
 
 
 def given_key(stored: str | None) -> str | None:
-    """A key from the database as it was given; None where none was."""
+    """A key from the database as it was given; None if none was."""
     return None if stored == KEYLESS else stored
 
 

@@ -26,7 +26,7 @@ def check_version(
 
 
 def started_by(versions: str | None) -> str | None:
-    """The version that started a run; None where it is not known."""
+    """The version that started a run; None if it is not known."""
     return (versions or "").partition(SEPARATOR)[0] or None
 
 

@@ -104,7 +104,7 @@ class _Standstill:
         return self._moment
 
     def wait(self, event: threading.Event, until: int | None) -> None:
-        raise AssertionError("nobody waits in a replay")
+        raise AssertionError("a replay does not wait")
 
 
 def _services(

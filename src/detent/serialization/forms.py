@@ -68,7 +68,7 @@ class Form(Protocol):
 
 
 def form_of(type: Any) -> Form | None:
-    """The form of an annotation; None where msgspec needs no help.  Raises NoForm, or NameError."""
+    """The form of an annotation; None if msgspec needs no help.  Raises NoForm, or NameError."""
     if not needs_form(type):
         try:
             msgspec.json.Decoder(type, dec_hook=decode_unknown)

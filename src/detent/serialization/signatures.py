@@ -42,7 +42,7 @@ class Signature:
         return self._resolved[name]
 
     def known_hint(self, name: str) -> Any:
-        """The same; None where it cannot be resolved."""
+        """The same; None if it cannot be resolved."""
         try:
             return self.hint(name)
         except (NameError, TypeError, AttributeError, SyntaxError):

@@ -49,7 +49,7 @@ def check_address(url: str) -> None:
 
 
 def scheme_of(url: str) -> str:
-    """The database that an address names; empty where it has no scheme, so that no password is shown."""
+    """The database that an address names; empty if it has no scheme, so that no password is shown."""
     if is_conninfo(url):
         return "postgresql"
     found = re.match(r"([A-Za-z][\w.-]*)(\+[\w.-]+)?:", url)

@@ -143,7 +143,7 @@ class Store(
             raise
 
     def _quickly(self, way: Way) -> list[Any] | None:
-        """The answers, None for what goes the long way; or None where all of it does."""
+        """The answers, None for what goes the long way; or None if all of it does."""
         self.refuse_inside("a write")
         try:
             return self._writer.perform(way.apply, alone=way.alone)

@@ -136,7 +136,7 @@ class CrashingStore(Store):
 
 
 def _label(operation: Operation) -> str | None:
-    """What an operation is to the reader of a report; None where a crash is not interesting."""
+    """What an operation is to the reader of a report; None if a crash is not interesting."""
     if isinstance(operation, Record):
         parts = [
             f"{step.key} ({step.state})" for step in operation.steps if step.state != StepState.EXECUTING

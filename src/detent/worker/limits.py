@@ -36,7 +36,7 @@ class LimitedQueues:
         self.start_by: dict[str, float] = {}  # by token: when it is too late to start
 
     def learn(self, limited: Mapping[str, bool]) -> None:
-        """These queues have limits now; True where the keys of executions matter."""
+        """These queues have limits now; True if the keys of executions matter."""
         self.names = self._served & limited.keys()
         keyed = frozenset(name for name, by_key in limited.items() if by_key)
         if keyed - self._services.store.driver.keyed:

@@ -72,7 +72,7 @@ class Quick(msgspec.Struct):
     def answers(
         self, *, started: bool = False, recorded: bool = False, ended: Collection[str] = ()
     ) -> list[Any]:
-        """What each operation came to; None where the long way has to tell."""
+        """What each operation came to; None if the long way has to tell."""
         answers: list[Any] = []
         for op in self.operations:
             if isinstance(op, Record):

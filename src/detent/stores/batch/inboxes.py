@@ -82,7 +82,7 @@ class Inboxes:
             inbox.enqueued.pop(0)
 
     def _stored(self, run_id: str, inbox: Inbox) -> list[InputRow] | None:
-        """What is stored, as far as one commit may take it; None where the inbox is a dead letter."""
+        """What is stored, as far as one commit may take it; None if the inbox is a dead letter."""
         if inbox.stored is None:
             sql = self._tx.sql.deciders
             latest = self._tx.query(sql.inboxes, rows=batch([{"id": run_id}]))
@@ -93,7 +93,7 @@ class Inboxes:
         return inbox.stored
 
     def postponed(self, run_id: str, upto: int | None) -> int | None:
-        """The input up to which a postponed operation waits; None where it need not wait.
+        """The input up to which a postponed operation waits; None if it need not wait.
 
         What arrives later does not hold the operation up.
         """

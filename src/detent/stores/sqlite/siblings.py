@@ -49,7 +49,7 @@ class Neighbours:
                     self._send(entry.name, payloads)
 
     def address(self, name: str) -> str | None:
-        """The path of a socket in the folder; None where it is too long for one.
+        """The path of a socket in the folder; None if it is too long for one.
 
         A socket's path has about a hundred characters at most; Linux lets us say "that name in
         the folder that we have open" instead.

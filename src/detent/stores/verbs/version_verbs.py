@@ -47,7 +47,7 @@ def repin(tx: Tx, run_id: str, version: str, now: int) -> RunRow:
     states = [state for _, _, state in tx.query(tx.sql.versions.lock_executions, id=run_id)]
     if ExecutionState.EXECUTING in states:
         raise InvalidState(
-            "repin", run_id, "performing", "pause it, and repin it when nothing of it executes any more"
+            "repin", run_id, "performing", "pause it, wait until its executions have ended, then repin it"
         )
     tx.run(tx.sql.versions.pin_run, id=run_id, pin=version)
     tx.run(tx.sql.versions.pin_executions, id=run_id, pin=version)
