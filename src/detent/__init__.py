@@ -306,12 +306,12 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PARTS = {"events"} | {home.partition(".")[0] for home in _HOMES}
 
 
-if not TYPE_CHECKING:  # who checks types shall not believe that we have every name
+if not TYPE_CHECKING:  # a type checker must not believe that every name exists
 
     def __getattr__(name: str) -> Any:
         if name in _HOME:
             value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-            globals()[name] = value  # the next to ask finds it without us
+            globals()[name] = value  # so that this function is called once for a name
             return value
         if name in _PARTS:
             return import_module(f".{name}", __name__)

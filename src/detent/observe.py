@@ -38,7 +38,7 @@ class Observer:
     """The subscribers of one app."""
 
     def __init__(self, loop: Loops = lambda: None) -> None:
-        self.active = False  # whether anybody is subscribed: all that hot paths look at
+        self.active = False  # whether there are subscribers: all that hot paths look at
         self._loop = loop
         self._guard = threading.Lock()
         self._subscriptions: tuple[Subscription, ...] = ()
@@ -59,7 +59,7 @@ class Observer:
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether an event of this class would reach anybody."""
+        """Whether a subscriber wants events of this class."""
         return self.active and any(issubclass(kind, one.kinds) for one in self._subscriptions)
 
     def emit(self, event: Event) -> None:

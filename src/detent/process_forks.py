@@ -123,7 +123,7 @@ def cut_off(sockets: list[int]) -> None:
     """Replace these sockets of the parent by one whose other end is closed.
 
     The parent and the server notice nothing.  The descriptors stay taken, so that a library which
-    still knows their numbers meets a closed connection, and not somebody else's file.
+    still knows their numbers meets a closed connection, and not another file.
     """
     if not sockets:
         return

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # who checks types shall not believe that we have every name
+if not TYPE_CHECKING:  # a type checker must not believe that every name exists
 
     def __getattr__(name: str) -> Any:
         """`AsyncRun` comes with the engine, which a program that does not use its app does not load."""

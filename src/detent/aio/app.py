@@ -95,7 +95,7 @@ class AsyncApp(AsyncStarts):
         return self
 
     async def ensure_open(self) -> None:
-        """Open the database without blocking the loop, where nobody did yet."""
+        """Open the database without blocking the loop, if it is not open."""
         await opened(self.engine)
 
     async def close(self) -> None:

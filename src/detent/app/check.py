@@ -32,8 +32,8 @@ class Verdict(StrEnum):
     """What becomes of a run when this code is deployed."""
 
     UNCHANGED = "unchanged"  # the code does exactly what is recorded
-    CONTINUES = "continues"  # it goes on, but what it does next differs from what the old code would do
-    HEALS = "heals"  # its graph changes, and it goes on by the new one
+    CONTINUES = "continues"  # it continues, but differently than with the old code
+    HEALS = "heals"  # its graph changes, and it continues with the new one
     CANNOT_CONTINUE = "cannot continue"  # it pauses, fails, or no worker of this app can execute it
 
 

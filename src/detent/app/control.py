@@ -124,7 +124,7 @@ class Control:
         return self.store.run(run_id)
 
     def run_graph(self, run_id: str) -> RunGraph | None:
-        """By what graph a run goes on; None for a durable function."""
+        """The graph by which a run continues; None for a durable function."""
         row = self.row(run_id)
         if row.kind in ("function", DECIDER):
             return None
@@ -190,5 +190,5 @@ class Control:
 
 
 def _node_id(run_graph: RunGraph | None, node: str) -> str:
-    """The id of a node that somebody names by id or by name; of one that is gone, what they say."""
+    """The id of a node that is given by id or by name; the text itself if there is no such node."""
     return node if run_graph is None else run_graph.graph.find(node) or node

@@ -112,7 +112,7 @@ def replay_all(engine: Engine, decider: Asked | None, instance: str | None) -> R
 def _ids(engine: Engine, type: str, run_id: str) -> Iterator[str]:
     """The letters that are dead at the first look, longest ago first, each once.
 
-    A letter that was replayed and is given up again while this goes on does not come again.
+    A letter that is replayed and given up again in the meantime is not replayed twice.
     """
     _ = engine.services
     newest = engine.store.dead_letters(type=type, run_id=run_id, limit=1)
@@ -133,7 +133,7 @@ def _ids(engine: Engine, type: str, run_id: str) -> Iterator[str]:
 
 
 def discard(engine: Engine, letter: DeadLetter | str) -> None:
-    """Throw one away; an inbox goes on behind the input that blocked it."""
+    """Discard one; an inbox continues after the input that blocked it."""
     engine.change(DiscardLetter(*_place(letter)))
 
 

@@ -98,7 +98,7 @@ def _looked_at(bound: LoadedDecider, input: Any, input_id: str | None) -> tuple[
 
 
 def _turn_of(input_id: str) -> str:
-    """The same input has the same turn: whoever repeats it can find what it led to."""
+    """The same input has the same turn, so that a repeated call finds its events."""
     return hashlib.sha256(input_id.encode(errors="backslashreplace")).hexdigest()[:16]
 
 

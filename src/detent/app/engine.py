@@ -81,7 +81,7 @@ class Engine(Control):
         self.worker: Worker | None = None
         self._services: Services | None = None
         self._guard = threading.RLock()
-        self._asked = False  # open() was called, and so has said whether there shall be a worker
+        self._asked = False  # open() was called: it decides whether there is a worker
         self._entered = 0  # how many `with` blocks are open: the outermost one closes
         self.waiters = Waiters(self.store, alone=self._alone)
         self._sweeper: Sweeper | None = None  # removes what is past its retention
@@ -147,7 +147,7 @@ class Engine(Control):
                     self.close()
 
     def ensure_open(self) -> None:
-        """Open the database where nobody did yet; who enters a block later still gets a worker."""
+        """Open the database if it is not open; a `with` block that is entered later still starts a worker."""
         if self._services is None:
             self._open(worker=False)
 
@@ -244,7 +244,7 @@ class Engine(Control):
             self._patiently(self.store.check_schema)
 
     def save_graphs(self) -> None:
-        """Keep the structure of our classes, so that anybody can draw and verify their runs."""
+        """Store the graphs of our classes, so that every process can draw and verify their runs."""
         plans = [plan for plan in self.registry.plans if not plan.abstract]
         if plans:
             texts = {plan.graph.signature: structure_text(plan.graph.document) for plan in plans}
@@ -403,7 +403,7 @@ class Engine(Control):
     def planned(
         self, definition: Any, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], options: Options
     ) -> Start:
-        """The rows of these runs, leased to nobody."""
+        """The rows of these runs, not leased."""
         hero = None if options.hero is None else self.heroes.name(options.hero)
         # A replay only asks which runs there would be: that needs no database.
         services = self._make_services(None) if replaying() else self.services

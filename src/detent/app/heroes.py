@@ -13,7 +13,7 @@ class Heroes:
     """How the app names its heroes, and loads them again."""
 
     def __init__(self, url: str = "") -> None:
-        self._url = url  # where models live that nobody has told us how to load
+        self._url = url  # the database of models that were not registered
         self._known: dict[type, tuple[str, Callable[[Any], Any], Callable[[str], Any] | None]] = {}
 
     def register(

@@ -1,4 +1,4 @@
-"""Listening: hears what other processes say of their commits, in a thread of its own."""
+"""Listening: receives the notifications of other processes, in a separate thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY = 0.25  # seconds between two tries to reach a lost database
 
 
 class Listening:
-    """Passes on what is heard, from `start` to `stop`; then it can be started again."""
+    """Passes notifications on, from `start` to `stop`; it can be started again."""
 
     def __init__(self, store: Store, heard: Callable[[str], None]) -> None:
         self._store = store

@@ -55,7 +55,7 @@ class Filters(TypedDict, total=False):
     since: datetime | None  # the same as `after`
     before: datetime | None  # created earlier
     attributes: Mapping[str, Attribute] | None
-    overdue: timedelta | float | None  # something of it has been due for longer, and nobody took it
+    overdue: timedelta | float | None  # part of it has been due for longer, and no worker took it
     drifted: bool | None  # True: its code asked for other steps or arguments than recorded
     waiting: bool | None  # True: neither executed nor ready to be; it waits for something else
     on: str | None  # it waits for a message of that name

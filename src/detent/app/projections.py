@@ -189,7 +189,7 @@ class ProjectionView:
 
 
 def read(engine: Engine, verb: Callable[[Tx], T]) -> T:
-    """Ask the database, opening it where nobody did yet."""
+    """Query the database; open it first if it is not open."""
     ask_database("projections")
     _ = engine.services
     return engine.store.read(verb)
@@ -257,7 +257,7 @@ class AsyncProjectionView:
 
 
 async def in_thread(job: Callable[[], T]) -> T:
-    """Run blocking work in a thread of ours."""
+    """Run blocking work in a thread of Detent."""
     ask_database("projections")
     answer: T = await Threads.shared().run(job)
     return answer

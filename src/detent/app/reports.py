@@ -4,7 +4,7 @@
                               DeadLettered, Drifted
     changes by verbs      ->  RunPaused, RunResumed, RunCanceled…; what a dead worker left behind
 
-It is called after the commit, and only while somebody is subscribed.  It runs in the threads of the
+It is called after the commit, and only while there are subscribers.  It runs in the threads of the
 engine, so it calls no user code and, apart from runs whose type was not read, asks no database.
 """
 

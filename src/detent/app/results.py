@@ -68,7 +68,7 @@ class Crowd:
         self._engine.waiters.remove(*self._waiters.values())
 
     def give_up(self) -> None:
-        """The time is over: look once more, and note a ResultTimeout for runs that have not ended.
+        """The time is over: look again, and note a ResultTimeout for runs that have not ended.
 
         Where it is raised, the first of them is enough.
         """

@@ -264,7 +264,7 @@ def trigger(engine: Engine, name: str) -> RunRow:
         made = _begin(engine, row, [nominal], "triggered")
         if made:
             return engine.row(made[0])
-        nominal += 1  # somebody else has triggered it in the same microsecond
+        nominal += 1  # it was triggered twice in the same microsecond
 
 
 def backfill(engine: Engine, name: str, start: Any, end: Any) -> list[RunRow]:

@@ -286,7 +286,7 @@ def executions_of(engine: Engine, run_id: str) -> list[Execution]:
         rows.sort(key=lambda row: (graph.place(row.node), row.attempt))
     reader = Reader(engine)
     shown = [_of_execution(row, row.node if graph is None else graph.shown(row.node), reader) for row in rows]
-    # The child run of a node is that node's execution once more.
+    # The child run of a node is the same execution as the node.
     hidden = UNSEEN if run.kind == "function" else {*UNSEEN, "child"}
     steps = [
         _of_step(_awake(step, until), reader)

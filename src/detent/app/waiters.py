@@ -1,6 +1,6 @@
-"""Who waits for the end of which run, in this process.
+"""Waiters: the callers in this process that wait for the ends of runs.
 
-What ends here is told here, without asking the database.  For the rest one thread
+The end of a run in this process is passed on without a query.  For the rest one thread
 looks for all waiters at once: when one is new, when another process has news, and
 now and then in case a notification was lost.
 """
@@ -30,7 +30,7 @@ UNSERVED_AGAIN = 60.0  # ... and after which we look again, if one did
 BRIEFLY = 1.0  # seconds: after a shorter wait, a timeout does not say whether the run is served
 KEPT = 10_000  # how many ends are remembered ...
 LARGEST_KEPT = 2_000  # ... and how long their results may be
-REMOVED = RunEnd(state="removed")  # for who waits for a run that is not there any more
+REMOVED = RunEnd(state="removed")  # for callers that wait for a run that was removed
 
 
 class Waiter:
@@ -97,7 +97,7 @@ class Waiters:
                 self._expected.popitem(last=False)
 
     def add(self, *waiters: Waiter) -> None:
-        """Wait for these runs; a waiter whose run has just finished here is told at once."""
+        """Wait for these runs; a waiter whose run has just finished in this process is called at once."""
         told: list[tuple[Waiter, RunEnd]] = []
         with self._guard:
             if self._thread is None:
@@ -164,7 +164,7 @@ class Waiters:
         return told
 
     def _follow(self, run_id: str, continued_as: str) -> None:
-        """The run was continued: who waits for it waits for the run that continues it."""
+        """The run was continued: its waiters wait for the run that continues it."""
         for waiter in self._waiting.pop(run_id, []):
             waiter.run_id, waiter.looked = continued_as, 0
             self._waiting.setdefault(continued_as, []).append(waiter)
@@ -211,7 +211,7 @@ class Waiters:
         return any(waiter.looked <= 1 for waiter in asked)
 
     def _look_for_removed(self, runs: Sequence[str]) -> None:
-        """Tell who waits for a run that retention or `app.delete()` has removed."""
+        """Wake the waiters of a run that retention or `app.delete()` has removed."""
         existing = self._store.existing(runs)
         with self._guard:
             for run_id in existing:
@@ -243,7 +243,7 @@ class Waiters:
 
 
 def found(run_id: str, end: RunEnd) -> RunEnd:
-    """The end that a waiter was told; raises RunNotFound if the run was removed."""
+    """The end that a waiter got; raises RunNotFound if the run was removed."""
     if end is REMOVED:
         raise RunNotFound(run_id)
     return end

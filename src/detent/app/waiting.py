@@ -1,7 +1,7 @@
 """Why a run does not continue at this moment: `run.waiting_for`.
 
 A run that waits says for what: a message, a time, children or spawned steps, another run.  A run that could
-be executed and is not says why nobody takes it.  Those last reasons are a list of functions,
+be executed and is not says why no worker takes it.  Those last reasons are a list of functions,
 `NOT_BEGUN`; each looks at one execution that is ready, and the first that knows a reason answers.
 """
 

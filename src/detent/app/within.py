@@ -1,7 +1,7 @@
 """Writing into a transaction that belongs to the user.
 
 All statements of one operation run behind a savepoint.  If the operation is refused (AlreadyRunning,
-RunConflict), or a statement of it fails, nothing of it stays, and the user's transaction goes on.
+RunConflict), or a statement of it fails, nothing of it stays, and the user's transaction continues.
 
 The user's commit makes it durable, so there has to be a transaction: on a connection in autocommit
 mode each statement would commit by itself.

@@ -34,7 +34,7 @@ from .output import console, write_json
 
 _KILL_AFTER = len(shop.PARCELS) // 2  # things packed
 _LOOK = 0.06  # seconds between two looks at the database
-_DRAMA = 1.0  # seconds in which nobody works
+_DRAMA = 1.0  # seconds without a worker
 _LONGEST = 60.0
 _ACTS = (
     ("reserve_stock", "reserve stock"),
@@ -234,7 +234,7 @@ def _act(step: Step) -> str:
 def _shown(key: str, title: str, step: Step | None) -> Act:
     if step is None:
         return Act(key=key, title=title, done=False, seconds=None)
-    # A sleep is over when its time has come, whether somebody looks or not.
+    # A sleep ends at its time, also without a worker.
     end = step.wake_at if step.kind == "sleep" else step.finished_at
     done = step.state == StepState.COMPLETED or (
         step.kind == "sleep" and (end or 0) <= time.time_ns() // 1000

@@ -31,7 +31,7 @@ STYLES = {
     "canceled": "magenta",
     "skipped": "dim",
 }
-_PIPE_WIDTH = 200  # nobody's terminal: cut nothing off
+_PIPE_WIDTH = 200  # not a terminal: do not cut lines
 _FOLDED = 8  # lines of a traceback
 # A frame of ours: its place, then the lines of its code, which are indented more.
 _MACHINERY = re.compile(

@@ -7,8 +7,8 @@ A request has one of these identities, the first that applies:
     session    the signed cookie that a login with the token sets
     local      a person on this machine: may read, never act
 
-Nobody else gets in.  A request is local only if it comes from the loopback, names a loopback host (a page of
-another site that was rebound to 127.0.0.1 does not), and was not passed on by a proxy.
+All other requests are refused.  A request is local only if it comes from the loopback, names a loopback
+host (a page of another site that was rebound to 127.0.0.1 does not), and was not passed on by a proxy.
 
 Sessions are not stored: the cookie carries name, role and time, signed with a key that is made from the
 tokens.  Another token is another key, and ends all sessions.
@@ -110,7 +110,7 @@ class Access:
         return bool(self._tokens)
 
     async def caller(self, request: Request) -> Caller | None:
-        """Who asks; None: nobody that may see anything."""
+        """The identity of a caller; None if it may not see anything."""
         if self.auth is not None:
             found = self.auth(request)
             identity = found if found is None or isinstance(found, Identity) else await found

@@ -2,7 +2,7 @@
 
 There is one feed for a dashboard, whatever the number of viewers.  It is woken by the commits of this process
 and by the notifications of others (`Engine.follow`), and at least once in `LONGEST` seconds, as not every
-commit notifies.  Then it renders each page that somebody looks at once, compares it with the rendering
+commit notifies.  Then it renders each open page once, compares it with the rendering
 before, and sends the parts that differ to all who look at that page.  Without viewers it does nothing.
 """
 
@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from .rendering import Parts
 
 log = logging.getLogger("detent.dashboard")
-LONGEST = 1.0  # seconds between two looks while somebody watches
+LONGEST = 1.0  # seconds between two looks while a page is open
 SHORTEST = 0.2  # a busy database commits thousands of times in a second: people need no more than this
 SHARE = 0.05  # of the time that the feed may spend with rendering: workers may need the processor
 PAUSE = 3.0  # seconds at most until the next look, however long the last one took
@@ -39,7 +39,7 @@ class TooManyViewers(Exception):
 
 @dataclass(eq=False)
 class _Page:
-    """A page that somebody looks at."""
+    """An open page."""
 
     parts: Parts
     viewers: list[asyncio.Queue[bytes]] = field(default_factory=list)

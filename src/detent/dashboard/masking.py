@@ -1,4 +1,4 @@
-"""Masks: payload fields that nobody sees in the dashboard.
+"""Masks: payload fields that the dashboard does not show.
 
     App(url, mask=["card", "password"])                  # fields of these names, at any depth
     dashboard(app, mask=lambda path, value: ...)         # your own rule: return what is shown

@@ -191,7 +191,7 @@ def time_html(moment: datetime | None, now: datetime) -> Markup:
 
 
 def name_html(value: Any, longest: int = 120) -> Markup:
-    """A name that somebody else chose: isolated, so that it cannot turn the text around it."""
+    """A name from user data: isolated, so that it cannot change the direction of the text around it."""
     return Markup("<bdi>{}</bdi>").format(text.visible(value, longest))
 
 

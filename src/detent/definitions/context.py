@@ -495,7 +495,7 @@ def replaying() -> bool:
 
 
 def ask_database(what: str) -> None:
-    """Called before the database is asked outside of steps: a replay ends here, and asks nobody."""
+    """Called before the database is asked outside of steps: a replay ends here, without a query."""
     frame = frame_var.get()
     if frame is not None and frame.replaying:
         frame.unknowable(what)
@@ -548,6 +548,6 @@ def _remember(thread: Any) -> None:
 
 
 def _refuse_stray_thread(what: str) -> None:
-    # Also when that run is over: a pool of threads, once begun by a workflow, goes on to serve others.
+    # Also when that run is over: a pool of threads that a workflow started also serves others later.
     if _strays and threading.current_thread() in _strays:
         raise StepOutsideRun(what, "a thread or process that a workflow started")

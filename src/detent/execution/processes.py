@@ -124,7 +124,7 @@ class Processes:
             child.join()
 
     def forked(self) -> None:
-        """In a forked child: let go of the parent's processes without a word to them."""
+        """In a forked child: forget the parent's processes, and send them nothing."""
         atexit.unregister(self.close)
         self._guard = threading.Lock()
         self._closed = True

@@ -73,6 +73,6 @@ class Wait(msgspec.Struct, gc=False):
 
 
 class Pause(msgspec.Struct, gc=False):
-    """A wait too short to let go of the worker."""
+    """A wait that is too short to free the worker."""
 
     seconds: float

@@ -5,7 +5,7 @@ order of the queue.  The store calls it inside the claim's transaction, while it
 
     1. At most `concurrency` execute, and at most `key_concurrency` of one key.
     2. In every window of a rate's length, at most its count begin.
-    3. Only what executes counts.  A function that sleeps or waits holds no slot.  When it goes on it needs a
+    3. Only what executes counts.  A function that sleeps or waits holds no slot.  To continue it needs a
        slot again, but it does not begin a second time: rates do not count it.
     4. An execution without a key has no key limits.
 
@@ -67,7 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def begins(self) -> bool:
-        """Whether rates count it: a function that goes on after a wait has begun already."""
+        """Whether rates count it: a function that continues after a wait has begun already."""
         return self.started_at is None
 
 

@@ -248,7 +248,7 @@ class Followed(msgspec.Struct):
 
     events: list[EventRow]
     executions: list[NewExecution] = field(default_factory=list)
-    canceled: set[str] = field(default_factory=set)  # keys of timers that shall not fire
+    canceled: set[str] = field(default_factory=set)  # keys of canceled timers
 
 
 def follow(

@@ -1,4 +1,4 @@
-"""Changes: what somebody asks of a run, a node, a dead letter or a schedule from outside, as plain data.
+"""Changes of runs, nodes, dead letters and schedules that are requested from outside, as plain data.
 
 `Store.change` makes each of them in one transaction, or in one of the user (`app.within`).  The docstring of
 a change says what its answer is, where it has one, and what asking twice does.
@@ -21,8 +21,8 @@ T = TypeVar("T")
 class Change(msgspec.Struct, Generic[T], frozen=True):
     """A change that is answered with a `T`."""
 
-    wakes: ClassVar[bool] = False  # it is told to workers and to callers that wait: they may have work by it
-    readies: ClassVar[bool] = False  # workers look for work when a transaction of the user has committed it
+    wakes: ClassVar[bool] = False  # notify workers and waiting callers
+    readies: ClassVar[bool] = False  # after the commit of a user's transaction, workers look for work
 
 
 # Runs

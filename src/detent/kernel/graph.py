@@ -184,7 +184,7 @@ class Graph:
         return found
 
     def passes(self, id: str) -> bool:
-        """Whether a node may settle without anybody executing it."""
+        """Whether a node may settle without being executed."""
         node = self.nodes[id]
         return node.inline or node.branch is not None or bool(self.unless(id))
 

@@ -1,9 +1,9 @@
 """Replaying: a recorded run against today's code, without executing any step.
 
-    recording -> frame -> the function runs until nothing can go on -> kernel.drift judges
+    recording -> frame -> the function runs until it cannot continue -> kernel.drift judges
 
 No step, no compensation and no child begins, no message is sent, nothing is written, and
-nobody waits: an async workflow runs on a loop whose time passes only when nothing moves.
+there are no real waits: an async workflow runs on a loop whose time passes only when nothing moves.
 Code outside of steps does run, in a thread of its own.
 
 The record does not tell everything, so it is read in several ways, and a difference is

@@ -208,9 +208,9 @@ class BaseStore:
         alone: bool = False,
         unless_blocked: bool = False,
     ) -> T:
-        """Run a verb in a transaction; a deadlock or a busy database means: once more.
+        """Run a verb in a transaction; it is tried again after a deadlock, or if the database is busy.
 
-        Where that never ends, the database is as good as away.  `unless_blocked`: not for a lock on a run,
+        After some seconds the database counts as unavailable.  `unless_blocked`: not for a lock on a run,
         nor where there is one writer at a time.
         """
         self.refuse_inside("a write")

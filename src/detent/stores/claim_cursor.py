@@ -78,17 +78,17 @@ class ClaimCursor:
         self._step = due
 
     def committed(self) -> None:
-        """The claim holds: the next one goes on from there."""
+        """The claim was committed: the next one continues there."""
         for queue, precedence, due in self._steps:
             places = self._places.setdefault(queue, {})
             places[precedence] = max(places.get(precedence, 0), due)
         self._timers = max(self._timers, self._step)
 
     def places(self, queue: str) -> list[tuple[int, int]]:
-        """Where to go on in a queue: precedences in order, each with a time."""
+        """Where to continue in a queue: precedences in order, each with a time."""
         return [(rank, due - MARGIN) for rank, due in sorted(self._places.get(queue, {}).items())]
 
     @property
     def timers(self) -> int:
-        """Where to go on among timers, unless it is a look over everything."""
+        """Where to continue among timers, unless it is a look over everything."""
         return self._timers - MARGIN if self.slow_scan else 0

@@ -111,7 +111,7 @@ class Connection(SuspendedConnection):
                 raise
 
     def ask_again(self, query: Callable[[Any], T]) -> T:
-        """Ask on our connection: once more on a fresh one, then until the patience for reads ends."""
+        """Query on our connection; if it is lost, on new ones, until the patience for reads ends."""
         deadline = time.monotonic() + self._patience()
         wait = 0.0
         while True:

@@ -35,7 +35,7 @@ class ServerDriver:
         self._connections.add(connection)
 
     def forked(self) -> None:
-        """In the child: the server must not hear of it, and not take the child for the parent."""
+        """In the child: send nothing to the server, which would take the child for the parent."""
         self._is_inherited = True
         sockets = [self.socket_of(connection) for connection in self._connections]
         cut_off([number for number in sockets if number is not None])

@@ -272,7 +272,7 @@ class Store(
     # Changes from outside
 
     def change(self, change: Change[T], *, now: int, within: Tx | None = None) -> T:
-        """Make a change that somebody asks for; `kernel/external_changes.py` has all of them.
+        """Make a change that is requested from outside; `kernel/external_changes.py` has all of them.
 
         `within` is a transaction of the user, who commits it.
         """
@@ -322,7 +322,7 @@ class Store(
         except Exception as error:
             if not self.driver.blocked(error):
                 raise
-            # A transaction that has not ended holds one of them.  Who waits looks again anyway.
+            # A transaction that has not ended holds one of them.  The waiting caller looks again anyway.
 
     # Retention
 

@@ -32,7 +32,7 @@ from ..stores.store import Store
 from .clock import ManualClock, span_of_parts
 
 PATIENCE = 60.0  # seconds of real time that a test's workflow may take between two steps
-MOST_MOVES = 10_000  # moments to which a speedrun moves: timers and reattempts may go on for ever
+MOST_MOVES = 10_000  # moments to which a speedrun moves: timers and reattempts may be endless
 
 In = TypeVar("In")
 E = TypeVar("E")

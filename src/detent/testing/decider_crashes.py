@@ -59,7 +59,7 @@ class DeciderTrial:
     def _execute(self, app: TestingApp, first: int) -> int:
         """Give the inputs from that one on, each when all is quiet; return which one met the crash.
 
-        Whoever gives an input and does not hear of it gives it again: with the same id.
+        If the answer to an input is lost, the input is sent again with the same id.
         """
         for number, input in enumerate(self._inputs[first:], start=first):
             try:

@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: shows that it lives, and notices who does not.
+"""The heartbeat of a worker: shows that it is alive, and finds dead workers.
 
 A thread of its own, independent of the loop and of user code.  It renews the
 lease, looks for workers that are gone and gives their work back, tells running
@@ -95,7 +95,7 @@ class Heartbeat:
                     log.exception("worker %s: a heartbeat failed", self._worker.id)
                 elif wait != RETRY:
                     log.warning("worker %s: the database is unavailable (%s)", self._worker.id, error)
-                # Whoever lost the database with us needs a moment to show himself again.
+                # Workers that lost the database at the same time need a moment to connect again.
                 self._suspects.clear()
                 self._lost_at = time.monotonic()
                 self._liveness.doubt()

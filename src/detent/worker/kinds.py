@@ -49,7 +49,7 @@ def work_of(services: Services, item: Claimed, steps: Sequence[Step]) -> MainFra
 
 
 def break_off(services: Services, work: MainFrame | Work, error: BaseException) -> None:
-    """Pause the run of an execution that ended by an error of ours, and report it."""
+    """Pause the run of an execution that ended with an error of Detent, and report it."""
     settled = broken_off(work.claimed, error, services.clock.now())
     services.committer.post(settled, forever=True)
     text = f"executing {work.claimed.node!r} failed inside Detent; the run is paused"
@@ -57,7 +57,7 @@ def break_off(services: Services, work: MainFrame | Work, error: BaseException) 
 
 
 def broken_off(claimed: Claimed, error: BaseException, now: int) -> Settle:
-    """The end of an execution by an error of ours, or one like SystemExit: it pauses the run."""
+    """The end of an execution by an error of Detent, or one like SystemExit: it pauses the run."""
     ending = Ending(outcome=Outcome.PAUSED_BY_EXCEPTION, now=now, error=encode_error(error))
     return Settle(
         worker=claimed.worker,

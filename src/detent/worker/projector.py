@@ -30,7 +30,7 @@ GATHER = 0.01  # seconds to let more events come, behind a batch that took all t
 SHARE = 0.2  # of the time of a batch, that others have to write before the next one
 FIRST_WAIT, LONGEST_WAIT = 0.02, 0.25  # seconds between two looks at what another worker has in hand
 AWAY = 0.25  # seconds between two tries to reach a lost database
-BROKEN = 1.0  # seconds after an error of ours
+BROKEN = 1.0  # seconds after an error of Detent
 
 
 class Projector:
@@ -206,5 +206,5 @@ class Projector:
             self._stopped.wait(GATHER)
 
     def _give_way(self, seconds: float) -> None:
-        if self._store.driver.writing is not None:  # only one writes at a time, and nobody queues for it
+        if self._store.driver.writing is not None:  # there is one writer at a time, without a queue
             self._stopped.wait(seconds * SHARE)

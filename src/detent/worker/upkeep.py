@@ -30,7 +30,7 @@ KEPT = 60_000_000  # microseconds: clocks of several machines differ
 
 
 class Upkeep:
-    """Looks after runs that nobody's work would come to."""
+    """Finds runs that no execution would continue."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Upkeep:
     def _missing(self, run_id: str, node: str, job: str, classes: set[str]) -> DetentError | None:
         row = self._services.store.run(run_id)
         if row.kind == "class":
-            # Of a class that nobody has, nobody can say what it defines.
+            # If no worker has the class, it is unknown what the class defines.
             return StepNotDefined(run_id, row.type, node) if row.type in classes else None
         try:
             name = self._services.run_graphs.of_row(row).graph.shown(node)

@@ -34,7 +34,7 @@ SHOWN = 6
 NEXT_FIRINGS = 4
 BACKLOG = 1_000  # executions of a queue that are looked at
 LETTERS = ("effect", "timer", "inbox")  # of deciders: their runs do not wait for them to begin
-LOOKED_AT = 100  # active runs in which messages are looked for that somebody must send
+LOOKED_AT = 100  # active runs that are searched for messages they wait for
 
 
 class Minutes:

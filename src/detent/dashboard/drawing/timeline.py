@@ -30,7 +30,7 @@ class Span:
     attempt: int
     queued: float | None  # due then; None if not known
     started: float | None
-    ended: float | None  # None: it goes on
+    ended: float | None  # None: it has not ended
     waits: bool = False  # a sleep or a wait for a message: it takes no worker
 
 

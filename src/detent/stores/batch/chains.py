@@ -60,7 +60,7 @@ def plan(tx: Tx, run_id: str, successor: Successor, *, paused: bool, watched: in
     [(parent, chain, first, number)] = tx.query(tx.sql.chains.place, id=run_id)
     number = (number or 1) + 1
     while tx.query(tx.sql.chains.is_taken, id=member_id(first or run_id, number)):
-        number += 1  # somebody has chosen this id for another run
+        number += 1  # another run has this id
     return Continued(
         run_id=run_id,
         new_id=member_id(first or run_id, number),

@@ -401,7 +401,7 @@ class Deciding:
             for row in self._changes.executions
             if row.kind == TIMER and row.topic is not None
         }
-        gone: set[int] = set()  # rows of timers that were replaced before anybody saw them
+        gone: set[int] = set()  # rows of timers that were replaced before they were written
         for planned in self._planned:
             instance, run = planned.instance, planned.instance.run.id
             keys = planned.turn.cancels

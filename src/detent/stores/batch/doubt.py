@@ -81,7 +81,7 @@ def _settled(tx: Tx, op: Settle | Park) -> bool:
 def _already_started(tx: Tx, op: Start) -> list[Started] | None:
     """A chosen id may have been taken by another start, and then this one did not begin the run.
 
-    The moment of its creation tells: nobody else has planned the same run in the same microsecond.
+    The time of its creation decides: no other start plans the same run in the same microsecond.
     """
     rows = tx.query(tx.sql.created_runs, rows=batch([{"id": run.id} for run in op.runs]))
     found = {row[0]: tuple(row[1:]) for row in rows}

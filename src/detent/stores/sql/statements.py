@@ -185,7 +185,7 @@ SELECT state, outcome FROM detent_executions
             "detent_steps", step_columns, ("run_id", "step_key"), step_columns[2:], f"state IN {FINAL_STEP}"
         ),
         record_once=d.upsert_or_fail("detent_steps", step_columns, ("run_id", "step_key"), FINAL_STEP),
-        # What was final gives way once more: before it is written again, in the same transaction.
+        # A final record is reopened: before it is written again, in the same transaction.
         reopen_steps=d.update(
             "detent_steps",
             ("run_id", "step_key"),

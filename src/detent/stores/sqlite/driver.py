@@ -249,7 +249,7 @@ class SqliteDriver:
         return len(text.encode())
 
     def blocked(self, error: BaseException) -> bool:
-        return False  # the whole database has one writer: who waits, waits with all others
+        return False  # the database has one writer: all writers wait for the same lock
 
     def refused(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.Error) and self.trouble(error) is not Trouble.GONE

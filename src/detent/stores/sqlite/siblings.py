@@ -112,7 +112,7 @@ class Ear:
         self._writes = database.writes
         self._socket: socket.socket | None = None
         self._unsure = False
-        self._active = time.monotonic()  # when others were last heard of
+        self._active = time.monotonic()  # when another process was last seen
         self._name = f"{os.getpid()}-{uuid7()[-12:]}.sock"
         self._bind()
         watch_forks(self)

@@ -91,7 +91,7 @@ def _find(
         looks = 0
         for queue in queues:
             if len(found) < room:
-                # Our own locks are not skipped: what was found before comes once more.
+                # Our own locks are not skipped: what was found before is found again.
                 take(queue, tx.query(tx.sql.claim, queue=queue, limit=room, **known))
                 looks += 1
         return looks
@@ -196,7 +196,7 @@ def release(tx: Tx, claimed: Sequence[Claimed]) -> None:
     ]
     tx.run(tx.sql.release, rows=batch(rows))
     for c in sorted(claimed, key=_key):
-        # A node of a graph that is over; nobody has executed it, so it ends when it began.
+        # A node of a graph that is over; it was not executed, so it ends when it began.
         if c.kind == NODE and states[c.run_id] == RunState.FINISHED:
             tx.run(tx.sql.graphs.finish_rest, id=c.run_id, now=c.started_at)
         elif c.kind == NODE and states[c.run_id] == RunState.CANCELED:
@@ -232,7 +232,7 @@ def reap(
 ) -> list[NewExecution] | None:
     """Take a worker declared dead and give its executions back; `counted` where it died.
 
-    None when somebody else did it, or it has renewed its lease since it was found dead.  Executions of
+    None if another worker did it, or it has renewed its lease since it was found dead.  Executions of
     paused runs come back held.
     """
     found_alive = tx.query(tx.sql.lock_worker, id=worker)

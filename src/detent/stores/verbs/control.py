@@ -40,7 +40,7 @@ def pause(tx: Tx, run_id: str, *, reason: str | None, now: int) -> RunRow:
 def resume(
     tx: Tx, run_id: str, *, now: int, run_graph: RunGraph | None = None, accept_drift: bool = False
 ) -> RunRow:
-    """Let a paused run go on, or take a failed one up again with a fresh budget."""
+    """Continue a paused run, or a failed one with a new retry budget."""
     run = _lock_with_family(tx, run_id)
     run_id = run.id
     check("resume", run_id, run.state)
@@ -125,7 +125,7 @@ def cancel(tx: Tx, run_id: str, *, reason: str | None, now: int) -> list[str]:
     run_id = run.id
     check("cancel", run_id, run.state)
     canceled = cancel_run(tx, run_id, reason=reason, now=now)
-    if run.kind == DECIDER:  # nobody will empty its inbox
+    if run.kind == DECIDER:  # its inbox is not processed any more
         tx.run(tx.sql.deciders.ignore_inputs, id=run_id, now=now)
     if run.parent is not None:
         readiness.count(tx, Counter({(run.parent, topic_of("child", run_id)): 1}), now)

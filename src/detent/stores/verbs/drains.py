@@ -1,6 +1,6 @@
 """Draining a worker: an operator asks it to claim nothing more; what it executes ends.
 
-The worker learns of it by its next heartbeat.  It stays registered, and claims again when it is told to.
+The worker sees it at its next heartbeat.  It stays registered, and claims again when the drain ends.
 """
 
 from __future__ import annotations
