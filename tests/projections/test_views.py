@@ -73,7 +73,7 @@ def test_a_value_that_is_changed_without_being_put_back_is_not_changed(timeless:
         ("", "empty"),
         ("k ", "ends with a space"),
         ("a\x00", "NUL"),
-        (3, "no text"),
+        (3, "not a text"),
     ],
     ids=["long", "empty", "space", "NUL", "number"],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +56,7 @@ def first_input(decider: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def only_id(options: Options) -> str | None:
     """The id of the input that begins an instance: all that can be said of it."""
-    given = [name for name, value in dataclasses.asdict(options).items() if value and name != "id"]
+    given = [name for name, value in options.given.items() if value and name != "id"]
     if given:
         raise ConfigurationError(f"an input of a decider takes only id=, not {', '.join(given)}=")
     return options.id
