@@ -468,9 +468,11 @@ class Advance:
 
     def _prefetch(self, wave: list[str]) -> None:
         """Read what the wave needs in one query: values of the inline sub-graph, and parents' hashes."""
-        graph = self.graph
+        graph, known = self.graph, self._results.keys()
         nodes = [id for id in wave if id in graph.nodes]
         inline = [id for id in nodes if graph.passes(id)]
+        if not inline and all(known >= set(graph.needs[id]) for id in nodes):
+            return  # a node uses the values of nodes that it needs
         behind = [id for start in inline for id in graph.reach(start) if graph.nodes[id].inline]
         wanted = {ref for id in [*nodes, *behind] for ref in graph.references(id)}
         wanted.update(parent for id in [*inline, *behind] for parent in graph.needs[id])

@@ -43,6 +43,17 @@ def ancestry_hash(
     return _VERSION + urlsafe_b64encode(hashlib.sha256(text).digest()).decode().rstrip("=")
 
 
+def hashed_head(
+    run_id: str, node: str, attempt: int, *, job: str, outcome: str, result: str | None, error: str | None
+) -> str:
+    """The hashed text up to the hashes of the parents, for a database that knows those itself.
+
+    They follow in quotes, sorted, with commas between them; then `]]`.
+    """
+    text = _ENCODER.encode([run_id, node, attempt, job, outcome, result, error]).decode()
+    return f"{text[:-1]},["
+
+
 def _first_version(run_id: str, node: str, attempt: int, parents: Iterable[str]) -> str:
     return hashlib.sha256(_ENCODER.encode([run_id, node, attempt, sorted(parents)])).hexdigest()
 

@@ -95,6 +95,7 @@ class Graph:
         "_closures",
         "_names",
         "_places",
+        "_plain",
         "_refs",
         "_unless",
         "anonymous",
@@ -127,6 +128,7 @@ class Graph:
         self._closures: dict[str, tuple[str, ...]] = {}
         self._refs: dict[str, tuple[str, ...]] = {}
         self._places: dict[str, int] = {}
+        self._plain: dict[str, bool] = {}
 
     def __repr__(self) -> str:
         return f"<graph {self.document.name} of {len(self.nodes)} nodes, {self.signature[:8]}>"
@@ -182,6 +184,20 @@ class Graph:
                 todo += [follower for follower in fresh if self.passes(follower)]
             found = self._closures[id] = tuple(seen)
         return found
+
+    def leads_on(self, id: str) -> bool:
+        """Whether the end of a node alone makes all of its followers ready.
+
+        Nothing is counted or evaluated then, and no value of another node is needed.
+        """
+        known = self._plain.get(id)
+        if known is None:
+            followers = self.followers.get(id, ())
+            known = bool(followers) and all(
+                self.needs[follower] == (id,) and not self.passes(follower) for follower in followers
+            )
+            self._plain[id] = known
+        return known
 
     def passes(self, id: str) -> bool:
         """Whether a node may settle without being executed."""

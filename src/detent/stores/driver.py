@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from functools import lru_cache
@@ -126,6 +126,11 @@ class SlotOffer:
             self._taken.append(lease.token)
         return lease
 
+    def give_back(self, tokens: Collection[str]) -> None:
+        """These leases were not written."""
+        self._slots.give_back(tokens)
+        self._taken = [token for token in self._taken if token not in tokens]
+
     def renewed(self) -> SlotOffer:
         """For another try: what the one before has taken is free again."""
         self._slots.give_back(self._taken)
@@ -166,11 +171,13 @@ class Deferring(Protocol):
 
 
 class Way(msgspec.Struct):
-    """How a driver applies a batch by statements of its own (quick.py)."""
+    """How a batch is applied by statements of its own (fast_paths.py, next_nodes.py)."""
 
     apply: Callable[[Tx], list[Any]]  # the answers; None for each operation that goes the long way
     alone: bool = True  # it needs no transaction around it: a single statement, or several sent as one
     made_ready: bool = False  # something that it starts waits for a worker
+    slots: SlotOffer | None = None  # whose leases it hands out ...
+    leased: list[list[Any]] = []  # ... and to what: for each operation, executions with their runs
 
 
 class Driver(Protocol):
@@ -188,6 +195,8 @@ class Driver(Protocol):
     inherited: str  # why a forked child cannot use what the parent opened
     closed_at_fork: bool  # whether connections must be closed before the process forks
     keyed: frozenset[str]  # queues where executions without a key take turns with the keys
+    settle_nodes: str  # one statement that settles nodes and begins their followers; empty: there is none
+    single: bool  # whether a statement by itself waits for locks no longer than one in a transaction
 
     @property
     def heritable(self) -> bool:
@@ -302,7 +311,7 @@ class Driver(Protocol):
     def is_missing_table(self, error: BaseException) -> bool: ...
 
     def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
-        """A quicker way to apply this batch, where there is one (quick.py).
+        """A quicker way to apply this batch, where there is one (fast_paths.py).
 
         `helpers_wanted`: notify other processes of what it makes ready.
         """

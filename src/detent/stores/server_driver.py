@@ -16,6 +16,8 @@ class ServerDriver:
     inherited = INHERITED
     closed_at_fork = False
     heritable = True
+    settle_nodes = ""
+    single = True
 
     def __init__(self) -> None:
         self._connections: WeakSet[Any] = WeakSet()

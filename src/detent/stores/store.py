@@ -16,12 +16,13 @@ from ..kernel.operations import Operation, Settle
 from ..kernel.rows import (
     Claimed,
     NewExecution,
+    NewRun,
     RunEnd,
     WorkerRow,
 )
 from . import migrate as migrations
 from .batch import apply as batches
-from .batch import doubt
+from .batch import doubt, next_nodes
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
 from .reader import StoreReader
@@ -98,23 +99,29 @@ class Store(
         """
         way = None
         if line in (None, Line.MAIN):
-            way = self.driver.quick(operations, helpers_wanted=helpers_wanted)
+            way = self.driver.quick(operations, helpers_wanted=helpers_wanted) or next_nodes.way_of(
+                self.driver, operations, helpers_wanted=helpers_wanted, slots=slots
+            )
         answers = None if way is None else self._quickly(way)
         if way is None or answers is None:
             return self._slowly(operations, helpers_wanted, slots, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
+        leased = _leased(way, left)
         if not left:
-            return batches.Applied(answers, made_ready=way.made_ready)
+            return batches.Applied(answers, made_ready=way.made_ready, leased=leased)
         try:
             rest = self._slowly([operations[number] for number in left], helpers_wanted, slots, line)
-        except Exception as error:
-            if len(left) == len(operations):
+        except BaseException as error:
+            if way.slots is not None:
+                way.slots.withdraw()  # what was leased is not delivered
+            if len(left) == len(operations) or not isinstance(error, Exception):
                 raise
             raise PartlyApplied(answers, error) from error
         for number, answer in zip(left, rest.answers, strict=True):
             answers[number] = answer
         rest.answers = answers
         rest.made_ready = rest.made_ready or way.made_ready
+        rest.leased += leased
         return rest
 
     def _slowly(
@@ -144,11 +151,13 @@ class Store(
 
     def _quickly(self, way: Way) -> list[Any] | None:
         """The answers, None for what goes the long way; or None if all of it does."""
-        self.refuse_inside("a write")
         try:
+            self.refuse_inside("a write")
             return self._writer.perform(way.apply, alone=way.alone)
-        except Exception as error:
-            if self.driver.trouble(error) is not Trouble.RETRY:
+        except BaseException as error:
+            if way.slots is not None:
+                way.slots.withdraw()
+            if not isinstance(error, Exception) or self.driver.trouble(error) is not Trouble.RETRY:
                 raise
             return None  # the long way tries again
 
@@ -348,3 +357,14 @@ class Store(
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+def _leased(way: Way, left: Sequence[int]) -> list[tuple[NewExecution, Claimed | NewRun]]:
+    """What a way has leased to our worker; the leases of operations that it has left are given back."""
+    if way.slots is None:
+        return []
+    without = set(left)
+    way.slots.give_back(
+        {row.token for place in left for row, _ in way.leased[place] if row.token is not None}
+    )
+    return [one for place, leased in enumerate(way.leased) if place not in without for one in leased]

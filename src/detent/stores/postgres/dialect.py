@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...kernel.rows import Step
 from ..batch.fast_paths import Beginning, End
 from ..driver import STOPPED_AFTER, named_to_pyformat
@@ -39,8 +41,7 @@ class PostgresDialect(OnConflict):
         return f"FOR UPDATE OF {alias}"
 
     def rows(self, *columns: str, batch: str = "rows") -> str:
-        types = ", ".join(f"{c} {_TYPES[kind_of(c)]}" for c in columns)
-        return f"json_to_recordset(CAST(:{batch} AS json)) AS x({types})"
+        return f"json_to_recordset(CAST(:{batch} AS json)) AS x({typed(columns)})"
 
     def join(self, table: str, alias: str, index: str = "PRIMARY") -> str:
         return f"JOIN {table} AS {alias}"
@@ -59,6 +60,11 @@ class PostgresDialect(OnConflict):
 
     def gathered(self, name: str, *values: str) -> str:
         return f"CAST(json_object_agg({name}, json_build_array({', '.join(values)})) AS text)"
+
+
+def typed(columns: Iterable[str]) -> str:
+    """The columns of a batch with their types."""
+    return ", ".join(f"{column} {_TYPES[kind_of(column)]}" for column in columns)
 
 
 def record(dialect: PostgresDialect) -> str:

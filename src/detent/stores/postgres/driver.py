@@ -43,6 +43,7 @@ from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 from .dialect import HELD_LOCKS, PostgresDialect, end, record, start
+from .next_nodes import settle_nodes
 
 if TYPE_CHECKING:
     import psycopg
@@ -131,6 +132,7 @@ class PostgresDriver(ServerDriver):
     _quick_record = record(PostgresDialect())
     _quick_end = end(PostgresDialect())
     _quick_start = start(PostgresDialect())
+    settle_nodes = settle_nodes(_CHANNEL)
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:
@@ -138,6 +140,7 @@ class PostgresDriver(ServerDriver):
         self._address = url
         self._defaults = _defaults(url)
         self._pgbouncer = pgbouncer
+        self.single = not pgbouncer  # behind it, only a transaction has a limit for waits
         self.patience = PATIENCE
         self.watch = Watch(self)
         self.own: set[int] = set()  # our sessions: their notifications are ignored

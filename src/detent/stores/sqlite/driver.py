@@ -95,6 +95,8 @@ class SqliteDriver:
     lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # SQLite has no row locks
     ddl_commits = False
     keyed: frozenset[str] = frozenset()
+    settle_nodes = ""
+    single = True
     patience = 0.0  # there is no server
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
