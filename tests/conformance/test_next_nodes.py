@@ -361,3 +361,7 @@ def test_operations_of_other_kinds_in_a_batch_take_the_links_along(store: Store,
     settles: list[Settle] = [ending(items["run"], graph), ending(items["short"], graph_of(a=job()))]
     assert set(verdicts(store.apply(settles).answers)) == {Verdict.APPLIED}
     assert long_way == [2]
+
+
+def test_a_batch_of_nothing_changes_nothing(store: Store) -> None:
+    assert store.apply([], slots=Taker()).answers == []

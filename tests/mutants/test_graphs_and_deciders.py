@@ -33,6 +33,23 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "a node of a paused run is settled as if the run were ready",
+        "stores/postgres/next_nodes.py",
+        "run.was = 'ready' AND ",
+        "",
+        ("conformance/test_graphs.py::test_a_settle_beside_a_pause_leaves_nothing_to_claim[postgres]",),
+    ),
+    Mutant(
+        "slots of nodes that were not settled stay taken",
+        "stores/store.py",
+        "{row.token for place in left for row, _ in way.leased[place] if row.token is not None}",
+        "set()",
+        (
+            "conformance/test_next_nodes.py"
+            "::test_a_stale_link_is_told_so_and_its_slot_is_free_again[postgres]",
+        ),
+    ),
+    Mutant(
         "a skipped predecessor does not count",
         "kernel/settle.py",
         "done = state in (ExecutionState.COMPLETED, ExecutionState.SKIPPED)",

@@ -103,8 +103,8 @@ MUTANTS = [
     Mutant(
         "a start in one statement does not call the worker",
         "stores/store.py",
-        "return batches.Applied(answers, made_ready=way.made_ready)",
-        "return batches.Applied(answers)",
+        "return batches.Applied(answers, made_ready=way.made_ready, leased=leased)",
+        "return batches.Applied(answers, leased=leased)",
         ("conformance/test_start.py::test_a_start_that_waits_for_a_worker_says_so[postgres]",),
     ),
     Mutant(

@@ -91,7 +91,7 @@ def _settles(operations: Sequence[Operation]) -> list[Settle] | None:
         found.append(op)
     if len({(op.key.run_id, op.key.node) for op in found}) < len(found):
         return None  # one of them is stale
-    return found
+    return found or None
 
 
 def _planned(settles: Iterable[Settle]) -> list[SettledNode] | None:
