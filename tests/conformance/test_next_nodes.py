@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from detent.kernel.expressions import output_of, recorded
+from detent.kernel.external_changes import Cancel, Pause
 from detent.kernel.graph import SPREAD, VALUE, Graph, Node
 from detent.kernel.operations import Settle, Verdict
 from detent.kernel.rows import ExecutionKey, NewExecution
@@ -232,11 +233,11 @@ def test_a_worker_thought_dead_cannot_settle_a_link(store: Store) -> None:
 
 
 def _paused(store: Store) -> None:
-    store.pause("run", reason=None, now=NOW)
+    store.change(Pause("run", reason=None), now=NOW)
 
 
 def _canceled(store: Store) -> None:
-    store.cancel("run", reason=None, now=NOW)
+    store.change(Cancel("run", reason=None), now=NOW)
 
 
 def _irregular(store: Store) -> None:
