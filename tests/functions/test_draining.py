@@ -91,7 +91,7 @@ def test_a_drained_worker_that_is_registered_anew_stays_drained(app: detent.App)
         change(app, drains.drain, former)
         wait_until(drained(app))
         app.engine.store.reap(former, counted=False, max_recoveries=3, now=app.engine.clock.now())
-        wait_until(lambda: worker_id(app) != former)
+        wait_until(lambda: [row.id for row in app.engine.store.workers()] not in ([], [former]))
         run = app.start(quick, "x")
         [row] = app.engine.store.workers()
         assert row.drain_at is not None
