@@ -144,7 +144,7 @@ class Definition(Spawner[P, R_co]):
     def stored_call(self) -> Any:
         """A type that decodes a stored call at once; None where its arguments can differ in number or form.
 
-        One by one, they take three times as long.
+        One by one, they take five times as long.
         """
         count = self._plain_arity
         if count < 0 or self.has_forms or any(p.default is not p.empty for p in self.own_parameters):

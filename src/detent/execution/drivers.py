@@ -245,8 +245,9 @@ async def adrive(  # noqa: PLR0912 - the loop of every step: a coroutine around 
                     try:
                         if isinstance(request, Commit):
                             entry = committer.send(request.operation, loop, forever=True)
+                            assert entry.future is not None
                             try:
-                                reply = await entry.future  # type: ignore[misc]
+                                reply = await entry.future
                             except asyncio.CancelledError:
                                 cancelled = True
                                 reply = await outlast(entry)
