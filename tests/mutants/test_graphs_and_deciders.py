@@ -41,7 +41,7 @@ MUTANTS = [
     ),
     Mutant(
         "slots of nodes that were not settled stay taken",
-        "stores/store.py",
+        "stores/batch/ways.py",
         "{row.token for place in left for row, _ in way.leased[place] if row.token is not None}",
         "set()",
         (

@@ -173,7 +173,8 @@ class Deferring(Protocol):
 class Way(msgspec.Struct):
     """How a batch is applied by statements of its own (fast_paths.py, next_nodes.py)."""
 
-    apply: Callable[[Tx], list[Any]]  # the answers; None for each operation that goes the long way
+    # Asks the database; what is returned gives the answers, None for each operation that goes the long way.
+    ask: Callable[[Tx], Callable[[], list[Any]]]
     alone: bool = True  # it needs no transaction around it: a single statement, or several sent as one
     made_ready: bool = False  # something that it starts waits for a worker
     slots: SlotOffer | None = None  # whose leases it hands out ...
@@ -196,6 +197,7 @@ class Driver(Protocol):
     closed_at_fork: bool  # whether connections must be closed before the process forks
     keyed: frozenset[str]  # queues where executions without a key take turns with the keys
     settle_nodes: str  # one statement that settles nodes and begins their followers; empty: there is none
+    launches: bool  # whether what is deferred can be sent without waiting for the answer (loop_writer.py)
     single: bool  # whether a statement by itself waits for locks no longer than one in a transaction
 
     @property

@@ -18,6 +18,7 @@ class ServerDriver:
     heritable = True
     settle_nodes = ""
     single = True
+    launches = False
 
     def __init__(self) -> None:
         self._connections: WeakSet[Any] = WeakSet()

@@ -16,13 +16,13 @@ from ..kernel.operations import Operation, Settle
 from ..kernel.rows import (
     Claimed,
     NewExecution,
-    NewRun,
     RunEnd,
     WorkerRow,
 )
 from . import migrate as migrations
 from .batch import apply as batches
-from .batch import doubt, next_nodes
+from .batch import doubt
+from .batch.ways import leases_of, way_of
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
 from .reader import StoreReader
@@ -99,14 +99,12 @@ class Store(
         """
         way = None
         if line in (None, Line.MAIN):
-            way = self.driver.quick(operations, helpers_wanted=helpers_wanted) or next_nodes.way_of(
-                self.driver, operations, helpers_wanted=helpers_wanted, slots=slots
-            )
+            way = way_of(self.driver, operations, helpers_wanted=helpers_wanted, slots=slots)
         answers = None if way is None else self._quickly(way)
         if way is None or answers is None:
             return self._slowly(operations, helpers_wanted, slots, line)
         left = [number for number, answer in enumerate(answers) if answer is None]
-        leased = _leased(way, left)
+        leased = leases_of(way, left)
         if not left:
             return batches.Applied(answers, made_ready=way.made_ready, leased=leased)
         try:
@@ -153,7 +151,7 @@ class Store(
         """The answers, None for what goes the long way; or None if all of it does."""
         try:
             self.refuse_inside("a write")
-            return self._writer.perform(way.apply, alone=way.alone)
+            return self._writer.perform(lambda tx: way.ask(tx)(), alone=way.alone)
         except BaseException as error:
             if way.slots is not None:
                 way.slots.withdraw()
@@ -357,14 +355,3 @@ class Store(
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-def _leased(way: Way, left: Sequence[int]) -> list[tuple[NewExecution, Claimed | NewRun]]:
-    """What a way has leased to our worker; the leases of operations that it has left are given back."""
-    if way.slots is None:
-        return []
-    without = set(left)
-    way.slots.give_back(
-        {row.token for place in left for row, _ in way.leased[place] if row.token is not None}
-    )
-    return [one for place, leased in enumerate(way.leased) if place not in without for one in leased]

@@ -91,7 +91,12 @@ def records_only(
     found = quick_batch(operations)
     if found is None or found.ends or found.starts:
         return None
-    return Way(lambda tx: found.answers(recorded=record(tx, found.worker, found.steps)))
+
+    def ask(tx: Tx) -> Callable[[], list[Any]]:
+        answers = found.answers(recorded=record(tx, found.worker, found.steps))
+        return lambda: answers
+
+    return Way(ask)
 
 
 def quick_batch(operations: Sequence[Operation]) -> Quick | None:

@@ -14,7 +14,7 @@ The database joins the hashes of the parents to the node's ancestry hash: it has
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -66,15 +66,19 @@ def way_of(
     ready = any(row.state == ExecutionState.READY for node in nodes for row in node.begun)
     payload = news(work=True) if ready and helpers_wanted else ""
 
-    def apply(tx: Tx) -> list[Any]:
-        rows = tx.query(driver.settle_nodes, worker=worker, rows=batch(nodes), payload=payload)
-        written = {(run, node) for run, node, *_ in rows}
-        return [
-            Settled(verdict=Verdict.APPLIED) if (node.run_id, node.node) in written else None
-            for node in nodes
-        ]
+    def ask(tx: Tx) -> Callable[[], list[Any]]:
+        asked = tx.ask(driver.settle_nodes, worker=worker, rows=batch(nodes), payload=payload)
 
-    return Way(apply, alone=driver.single, made_ready=ready, slots=offer, leased=leased)
+        def answers() -> list[Any]:
+            written = {(run, node) for run, node, *_ in asked()}
+            return [
+                Settled(verdict=Verdict.APPLIED) if (node.run_id, node.node) in written else None
+                for node in nodes
+            ]
+
+        return answers
+
+    return Way(ask, alone=driver.single, made_ready=ready, slots=offer, leased=leased)
 
 
 def _settles(operations: Sequence[Operation]) -> list[Settle] | None:

@@ -61,6 +61,7 @@ else:
         from .prepared import CAN_PIPELINE, PgConnection, Session, done, run_script
     except ImportError:  # the driver reports it when this database is opened
         psycopg = None
+Asked = Callable[[], list[tuple[Any, ...]]]
 _LOST: tuple[type[Exception], ...] = ()  # without an SQLSTATE: no server answered
 if psycopg is not None:
     _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -140,6 +141,7 @@ class PostgresDriver(ServerDriver):
         self._address = url
         self._defaults = _defaults(url)
         self._pgbouncer = pgbouncer
+        self.launches = CAN_PIPELINE and not pgbouncer
         self.single = not pgbouncer  # behind it, only a transaction has a limit for waits
         self.patience = PATIENCE
         self.watch = Watch(self)
@@ -342,33 +344,37 @@ class PostgresDriver(ServerDriver):
         notifies = found.wants_help or (found.makes_ready and helpers_wanted)
         payload = news(work=True) if notifies else ""
 
-        def apply(tx: Tx) -> list[Any]:
-            def ask(statement: str, rows: Sequence[Any], **facts: str) -> Callable[[], list[tuple[Any, ...]]]:
+        def ask(tx: Tx) -> Callable[[], list[Any]]:
+            def rows_of(statement: str, rows: Sequence[Any], **facts: str) -> Asked:
                 return tx.ask(statement, worker=found.worker, rows=batch(rows), **facts) if rows else list
 
-            if kinds == 1 and found.steps:
+            session = self.deferring(tx.connection)
+            if kinds == 1 and found.steps and not (session is not None and session.keeps):
                 written = tx.run(self._quick_record, worker=found.worker, rows=batch(found.steps))
-                return found.answers(recorded=written == len(found.steps))
-            session = self.deferring(tx.connection) if alone and kinds > 1 else None
-            if session is not None:
+                return lambda: found.answers(recorded=written == len(found.steps))
+            if session is not None and alone and kinds > 1:
                 session.together()
-            begun = ask(self._quick_start, found.starts, channel=_CHANNEL, payload=payload)
-            recorded = ask(f"{self._quick_record} RETURNING 1", found.steps)
-            ended = ask(self._quick_end, found.ends)
-            answers = found.answers(
-                started=[row[0] for row in begun()] == [len(found.starts)],
-                recorded=len(recorded()) == len(found.steps),
-                ended={row[0] for row in ended()},
-            )
-            if session is not None:
-                session.forget()
+            begun = rows_of(self._quick_start, found.starts, channel=_CHANNEL, payload=payload)
+            recorded = rows_of(f"{self._quick_record} RETURNING 1", found.steps)
+            ended = rows_of(self._quick_end, found.ends)
+
+            def answers() -> list[Any]:
+                found_answers = found.answers(
+                    started=[row[0] for row in begun()] == [len(found.starts)],
+                    recorded=len(recorded()) == len(found.steps),
+                    ended={row[0] for row in ended()},
+                )
+                if session is not None and alone:
+                    session.forget()
+                return found_answers
+
             return answers
 
         kinds = sum(map(bool, (found.starts, found.steps, found.ends)))
         alone = kinds == 1 or (CAN_PIPELINE and not self._pgbouncer)
         if self._pgbouncer and found.ends:  # they take locks, and only a transaction has our limit for that
             alone = False
-        return Way(apply, alone=alone, made_ready=found.makes_ready)
+        return Way(ask, alone=alone, made_ready=found.makes_ready)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.send("SELECT pg_notify(%(channel)s, %(payload)s)", channel=_CHANNEL, payload=payload)

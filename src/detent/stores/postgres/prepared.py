@@ -17,7 +17,7 @@ import re
 import select
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -59,12 +59,13 @@ class Session:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = weakref.proxy(connection)
-        self._pgconn: pq.abc.PGconn = connection.pgconn
+        self.pgconn: pq.abc.PGconn = connection.pgconn
         self._names: dict[tuple[str, tuple[int, ...]], bytes | None] = {}  # None: came once
         self._prepared = 0
         self._queue: list[Call] = []
         self._begun = False
         self.asked = 0  # how often something was sent
+        self.flights = 0  # what was sent and has not been answered
         self._transformer = Transformer()  # (with the connection it would be a cycle)
 
     def begin(self, command: str) -> None:
@@ -80,6 +81,11 @@ class Session:
         """
         self.forget()
         self._begun = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether statements are kept until an answer is wanted."""
+        return self._begun and CAN_PIPELINE
 
     def commit(self) -> str:
         """Commit, with all that waits to be sent; return what the server says that it did."""
@@ -101,7 +107,7 @@ class Session:
         return self._later(Call(statement, params, wanted=True))
 
     def _later(self, call: Call) -> Call:
-        if self._begun and CAN_PIPELINE:
+        if self.keeps:
             self._queue.append(call)
         else:
             self._run(call)
@@ -155,7 +161,7 @@ class Session:
         self.asked += 1
         self._prepare(call)
         background = threading.current_thread() is not threading.main_thread()
-        pgconn = self._pgconn
+        pgconn = self.pgconn
         if call.prepares and call.name is not None:
             self._ready(call, pgconn.prepare(call.name, call.text, call.types))
         if background:
@@ -167,23 +173,29 @@ class Session:
             self._send(call)
             results = self._connection.wait(generators.execute(pgconn))
             if not results:
-                raise self._lost()
+                raise self.lost()
             result = results[-1]
         self._answered(call, result)
 
     def _send(self, call: Call) -> None:
         if call.name is None:
-            self._pgconn.send_query_params(call.text, call.values, call.types)
+            self.pgconn.send_query_params(call.text, call.values, call.types)
         else:
-            self._pgconn.send_query_prepared(call.name, call.values)
+            self.pgconn.send_query_prepared(call.name, call.values)
 
     # Several at once
 
     def _run_all(self) -> None:
         """Send all that waits, then take the answers; the first that is an error is raised."""
+        flight = self.launch()
+        flight.wait()
+        flight.end()
+
+    def launch(self) -> Flight:
+        """Send all that waits, as far as the network takes it at once."""
         calls, self._queue = self._queue, []
         self.asked += 1
-        pgconn = self._pgconn
+        pgconn = self.pgconn
         try:
             pgconn.enter_pipeline_mode()
             preparing: set[tuple[str, tuple[int, ...]]] = set()
@@ -196,53 +208,99 @@ class Session:
                     pgconn.send_prepare(call.name, call.text, call.types)
                 self._send(call)
             pgconn.pipeline_sync()
-            self._push()
-            answers = [(self._next() if call.prepares else None, self._next()) for call in calls]
-            end = self._next(between=False)
-            refused = end if end.status != pq.ExecStatus.PIPELINE_SYNC else None  # it could not commit
-            while end.status != pq.ExecStatus.PIPELINE_SYNC:
-                while self._result() is not None:
-                    pass
-                end = self._next(between=False)
-            pgconn.exit_pipeline_mode()
+            self.flights += 1
+            return Flight(self, calls, flushed=not pgconn.flush())
         except BaseException:
-            self._connection.close()  # its state is unknown
+            self.give_up()
             raise
-        for call, (prepared, result) in zip(calls, answers, strict=True):
-            if prepared is not None:
-                self._ready(call, prepared)
-            self._answered(call, result)
-        if refused is not None:
+
+    def give_up(self) -> None:
+        """Close the connection: its state is unknown."""
+        self._connection.close()
+
+    def landed(self, calls: Sequence[Call], results: Sequence[pq.abc.PGresult]) -> None:
+        """Hand the answers to their statements; the first that is an error is raised."""
+        left = iter(results)
+        for call in calls:
+            if call.prepares:
+                self._ready(call, next(left))
+            self._answered(call, next(left))
+        for refused in left:  # it could not commit
             done(refused)
 
-    def _push(self) -> None:
-        """Hand all of it to the network; take what comes back meanwhile, or the server would stop reading."""
-        while self._pgconn.flush():
-            if self._wait(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
-                self._pgconn.consume_input()
-
-    def _next(self, *, between: bool = True) -> pq.abc.PGresult:
-        """The next answer, and (`between`) the end of its statement."""
-        result = self._result()
-        if result is None:  # the server has ended the session, and said why in the answer before
-            raise self._lost()
-        if between:
-            while self._result() is not None:
-                pass
-        return result
-
-    def _result(self) -> pq.abc.PGresult | None:
-        while self._pgconn.is_busy():
-            self._wait(select.POLLIN)
-            self._pgconn.consume_input()
-        return self._pgconn.get_result()
-
-    def _lost(self) -> psycopg.OperationalError:
+    def lost(self) -> psycopg.OperationalError:
         """There are fewer answers than statements."""
-        said = self._pgconn.get_error_message().strip()
+        said = self.pgconn.get_error_message().strip()
         return psycopg.OperationalError(said or "the connection was lost before the answer came")
 
-    def _wait(self, events: int) -> int:
+
+class Flight:
+    """Statements that were sent together, and their answers, which come one after the other.
+
+    `arrived` and `wait` take them, from any thread, one at a time.  An exception that interrupts them
+    closes the connection.
+    """
+
+    def __init__(self, session: Session, calls: Sequence[Call], *, flushed: bool) -> None:
+        self._session = session
+        self._pgconn = session.pgconn
+        self._calls = calls
+        self._results: list[pq.abc.PGresult] = []
+        self._between = True  # the answers of one statement have ended, and those of the next not begun
+        self._over = False
+        self.flushed = flushed  # all of it is on its way
+
+    def arrived(self) -> bool:
+        """Take what has come, without waiting; whether that was all."""
+        try:
+            self._pgconn.consume_input()
+            return self._take()
+        except BaseException:
+            self._session.give_up()
+            raise
+
+    def wait(self) -> None:
+        """Take all answers.
+
+        What comes while we still send is taken too, or the server would stop reading.
+        """
+        try:
+            while not self.flushed:
+                if self._ready_for(select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
+                    self._pgconn.consume_input()
+                self.flushed = not self._pgconn.flush()
+            while not self._take():
+                self._ready_for(select.POLLIN)
+                self._pgconn.consume_input()
+        except BaseException:
+            self._session.give_up()
+            raise
+
+    def end(self) -> None:
+        """Hand the answers out, once all are there; the first that is an error is raised."""
+        self._session.landed(self._calls, self._results)
+
+    def _take(self) -> bool:
+        pgconn = self._pgconn
+        while not self._over:
+            if pgconn.is_busy():
+                return False
+            result = pgconn.get_result()
+            if result is None:
+                if self._between:  # the server has ended the session, and said why in the answer before
+                    raise self._session.lost()
+                self._between = True
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                self._over = True
+                self._session.flights -= 1
+                if not self._session.flights:
+                    pgconn.exit_pipeline_mode()
+            else:
+                self._results.append(result)
+                self._between = False
+        return True
+
+    def _ready_for(self, events: int) -> int:
         poll = select.poll()
         poll.register(self._pgconn.socket, events)
         return poll.poll()[0][1]

@@ -97,6 +97,7 @@ class SqliteDriver:
     keyed: frozenset[str] = frozenset()
     settle_nodes = ""
     single = True
+    launches = False
     patience = 0.0  # there is no server
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
