@@ -9,12 +9,13 @@ import pytest
 from tests.mutants.mutant import Mutant, expect_caught, expect_passing
 
 FAULTS = "unit/test_committer_faults.py"
+LOOPS = "unit/test_loop_turns.py"
 INTERRUPTS = "unit/test_committer_interrupts.py"
 
 MUTANTS = [
     Mutant(
         "an operation is answered before its commit",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         """\
         try:
             applied = self._store.apply(
@@ -30,14 +31,14 @@ MUTANTS = [
     ),
     Mutant(
         "an error that is no clear answer counts as a refusal",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         "return isinstance(error, MustGoAlone) or (",
         "return True or (",
         (f"{FAULTS}::test_a_start_that_is_still_being_committed_when_it_is_looked_up_is_ours",),
     ),
     Mutant(
         "a commit in doubt counts as done",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         """\
         if answer is not None:
             entry.succeed(answer)
@@ -51,7 +52,7 @@ MUTANTS = [
     ),
     Mutant(
         "a retried start is told that another began its run",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         "found = [entry for entry in group if entry.retried and came_second(entry.answer)]",
         "found: list[Entry] = []",
         (f"{FAULTS}::test_a_start_that_is_still_being_committed_when_it_is_looked_up_is_ours",),
@@ -91,14 +92,14 @@ MUTANTS = [
     ),
     Mutant(
         "nobody waits for a database that is away",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         "ended = (entry.deadline is not None",
         "ended = True or (entry.deadline is not None",
         (f"{FAULTS}::test_a_long_absence_does_not_end_in_a_recursion_error",),
     ),
     Mutant(
         "one bad operation fails its whole batch",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         """\
             groups += reversed(parts(group, error))
 """,
@@ -110,14 +111,34 @@ MUTANTS = [
     ),
     Mutant(
         "the halves of a batch that failed are committed in the wrong order",
-        "commit/committer.py",
+        "commit/batch_attempts.py",
         "reversed(parts(group, error))",
         "parts(group, error)",
         (f"{FAULTS}::test_one_bad_operation_among_a_thousand_costs_a_few_commits",),
     ),
     Mutant(
-        "leases whose delivery failed are forgotten",
+        "an event loop sends two operations of a run before the first is answered",
         "commit/committer.py",
+        "(rest if full or (busy and run_of(entry) in busy) else taken).append(entry)",
+        "(rest if full else taken).append(entry)",
+        (f"{LOOPS}::test_operations_of_one_run_are_not_on_their_way_together",),
+    ),
+    Mutant(
+        "a commit of an event loop whose answer was lost is sent again",
+        "commit/batch_attempts.py",
+        """\
+        if not self._is_clear(error):
+            for entry in batch:
+""",
+        """\
+        if False:
+            for entry in batch:
+""",
+        (f"{LOOPS}::test_a_commit_whose_answer_was_lost_is_looked_up_and_not_sent_again",),
+    ),
+    Mutant(
+        "leases whose delivery failed are forgotten",
+        "commit/batch_attempts.py",
         "slots.unconfirmed([row.token for row, _ in applied.leased if row.token is not None])",
         "pass",
         (f"{FAULTS}::test_leases_whose_delivery_failed_are_reported_to_the_worker",),
@@ -154,11 +175,11 @@ MUTANTS = [
         "a session that PostgreSQL ended is an AssertionError",
         "stores/postgres/prepared.py",
         """\
-        if result is None:  # the server has ended the session, and said why in the answer before
-            raise self._lost()
+                if self._between:  # the server has ended the session, and said why in the answer before
+                    raise self._session.lost()
 """,
         """\
-        assert result is not None
+                assert not self._between
 """,
         ("unit/test_prepared.py::test_an_answer_that_never_comes_is_a_lost_connection[]",),
     ),

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from detent.commit import committer as commit
+from detent.commit import batch_attempts
 from detent.commit.entries import Entry
 from detent.errors import DatabaseUnavailable
 from detent.kernel.operations import Operation, Record, Settle, Settled, SettlePlan, Start, Started, Verdict
@@ -75,7 +75,7 @@ def test_patience_ends_where_reads_work_and_commits_do_not() -> None:
 
 
 def test_a_long_absence_does_not_end_in_a_recursion_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(batch_attempts, "FIRST_WAIT", 0.0)
     store, tries = FakeStore(), []
 
     def refuse(runs: list[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from detent.commit import committer as commit
+from detent.commit import batch_attempts, committer
 from tests.unit.faulty_committers import (
     PATIENCE,
     Call,
@@ -28,6 +28,8 @@ from tests.unit.faulty_committers import (
     queued,
     record,
 )
+
+FILES = (batch_attempts.__file__, committer.__file__)
 
 
 class Interruptible(Call):
@@ -156,7 +158,7 @@ def _interrupt_at(function: str, line: int) -> bool:
     hit: list[int] = []
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != commit.__file__:
+        if frame.f_code.co_filename not in FILES:
             return None
         if event == "line" and frame.f_code.co_name == function and not hit:
             if leaves_a_with(frame):  # the interpreter lets nothing come between there
@@ -168,7 +170,7 @@ def _interrupt_at(function: str, line: int) -> bool:
         return trace
 
     def leaves_a_with(frame: FrameType) -> bool:
-        text = linecache.getline(commit.__file__, frame.f_lineno).strip()
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         entered = withs.setdefault(id(frame), set())
         before = frame.f_lineno in entered
         if text.startswith("with "):

@@ -276,6 +276,8 @@ class Engine(Control):
             on_commit=self._committed,
             observer=self.observer,
         )
+        if loop is not None:
+            committer.lead_on(loop)
         return Services(
             store=self.store,
             committer=committer,
@@ -288,7 +290,7 @@ class Engine(Control):
             on_error=self.settings.on_error,
             lenient=self.settings.on_drift == "warn",
             observer=self.observer,
-            loop=Loop(loop),
+            loop=Loop(loop, committer.lead_on),
         )
 
     def _make_worker(self, services: Services) -> Worker:

@@ -117,6 +117,14 @@ def size_of(operation: Operation) -> int:
     return 0
 
 
+def run_of(entry: Entry) -> str | None:
+    """The run whose operations keep their order, for what an event loop can send."""
+    operation = entry.operation
+    if isinstance(operation, Record):
+        return operation.run_id
+    return operation.key.run_id if isinstance(operation, Settle) else None
+
+
 def new_executions(op: Operation) -> list[NewExecution]:
     """The rows of an operation that may be leased to our worker from the beginning."""
     if isinstance(op, Start):

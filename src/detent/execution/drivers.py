@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from ..commit.committer import FIRST_WAIT, LONGEST_WAIT
+from ..commit.batch_attempts import FIRST_WAIT, LONGEST_WAIT
 from ..commit.entries import outlast
 from ..definitions.context import Frame, Routine, Suspended, frame_var, step_var
 from ..process_forks import OneProcess

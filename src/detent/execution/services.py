@@ -158,8 +158,13 @@ def _setter(method: Callable[[Any], None], value: Any) -> Callable[[], None]:
 class Loop:
     """The event loop for async bodies: the user's own, or one in a thread of Detent."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        on_start: Callable[[asyncio.AbstractEventLoop], None] = lambda loop: None,
+    ) -> None:
         self._given = loop
+        self._on_start = on_start  # called with our own loop once it runs
         self._own: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
@@ -177,6 +182,7 @@ class Loop:
                     loop.close()
                     raise
                 self._own, self._thread = loop, thread
+                self._on_start(loop)
             return self._own
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:

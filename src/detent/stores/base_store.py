@@ -13,6 +13,7 @@ from ..kernel.operations import Recovered, RunChange
 from ..process_forks import pause_at_forks, watch_forks
 from .connection import Connection, Pool
 from .driver import RETRIED_FOR, Driver, Line, Trouble, Tx, UserTx, news, user_transaction
+from .loop_writer import LoopWriter
 from .process_forks import FORK_WAIT
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class BaseStore:
         self._splits = self._writer if alone else Connection(driver, lock_wait=waits[Line.SPLIT])
         self._claims = self._writer if alone else Connection(driver)
         self._beats = self._writer if alone else Connection(driver)
+        self.loop_writer = LoopWriter(driver, lock_wait=waits[Line.MAIN]) if driver.launches else None
         self._asides = Pool(driver, MOST_ASIDE, lock_wait=waits[Line.ASIDE])
         self._verbs = Pool(driver, pool_size)  # writes by themselves; they may wait for locks for long
         self._pool = Pool(driver, pool_size, patience=lambda: self.patience)
@@ -83,6 +85,8 @@ class BaseStore:
     def _parts(self) -> list[Connection | Pool]:
         """All connections, the writers' first."""
         connections = dict.fromkeys((self._writer, self._splits, self._claims, self._beats))
+        if self.loop_writer is not None:
+            connections[self.loop_writer] = None
         return [*connections, self._asides, self._verbs, self._pool, self._user_connections, self._sorting]
 
     # Transactions of users
