@@ -18,6 +18,7 @@ import pytest
 from detent.commit import committer as committer_module
 from detent.commit import loop_turns
 from detent.commit.committer import Committer
+from detent.commit.entries import Entry
 from detent.kernel.operations import Operation, Record
 from detent.stores.batch.apply import Applied
 from tests.unit.faulty_committers import PATIENCE, Call, FakeStore, Gone, Interrupted, Refused, record
@@ -423,3 +424,25 @@ def _interrupt_at(function: str, line: int) -> bool:
     loop.close()
     wire.close()
     return bool(hit)
+
+
+def test_what_a_loop_has_queued_when_it_ends_is_committed_at_the_close() -> None:
+    """The loop has ended between the moment when it was to lead and the one when it would have."""
+    store = LoopStore()
+    committer = Committer(cast(Any, store))
+    loop = asyncio.new_event_loop()
+    committer.lead_on(loop)
+    loop.run_until_complete(used(committer, store))
+
+    async def send() -> list[Entry]:
+        return [committer.send(record(run), loop, forever=True) for run in ("a", "b")]
+
+    entries = loop.run_until_complete(send())
+    assert committer.loop_leads()
+    loop.close()
+    closing = threading.Thread(target=committer.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert [entry.answer for entry in entries] == ["a is done", "b is done"]
+    store.loop_writer.close()

@@ -115,8 +115,11 @@ class Committer(BatchAttempts):
             self._thread.join()
             self._thread = None
         leader = Entry(Operation(), None)
-        while self._leading is _LOOP and not self._take_over(leader):
-            time.sleep(0.001)  # the loop is just sending a batch, or taking its answer
+        while self._leading is _LOOP:
+            if self._take_over(leader):
+                self._lead(leader)
+            else:
+                time.sleep(0.001)  # the loop is just sending a batch, or taking its answer
         while self._take_lead(leader, instead_of=None, if_queued=True):
             self._lead(leader)
         self._asides.close()

@@ -3,15 +3,16 @@
 A commit of an asyncio caller would otherwise go through the committer's thread, and its answer would wait for
 Python's lock each time.  That took as long as the commit itself.
 
-The loop leads like any other leader: one batch at a time, and nothing else commits meanwhile.  So operations
-keep their order.  The loop does only what needs no waiting.  It leaves the rest to the committer's thread:
+The loop leads like any other leader: nothing else commits meanwhile.  Two batches may be on their way, on
+one connection; the second has nothing of a run that is in the first.  So operations keep their order.  The
+loop does only what needs no waiting.  It leaves the rest to the committer's thread:
 
     a batch that cannot be sent so      the thread commits it
     an error, a lost connection         the thread looks up what was committed, and tries again
     another thread has an operation     the thread takes over, and waits for the answer itself
     the loop is blocked, or has ended   the same, after a moment
 
-`LoopTurns` needs the committer's lock for its state (`_sent`, `_busy`, `_wanted`).  What belongs to the loop
+`LoopTurns` needs the committer's lock for its state (`_flying`, `_busy`, `_wanted`).  What belongs to the loop
 (`_wire`, `_listening`) is used only there.
 """
 
@@ -77,7 +78,7 @@ class LoopTurns:
         self._to_thread = False  # the thread has to continue, once nothing is on its way any more
         self._busy = False  # the loop takes or sends a batch at this moment
         self._wanted = False  # the thread came meanwhile: it has to be called
-        self._since = 0.0  # when the turn began
+        self._since = 0.0  # when the loop did something for its turn last
         self._wire = -1  # our own descriptor of the writer's socket
         self._opening = 0  # the connection that it belongs to
         self._listening = False
@@ -171,6 +172,7 @@ class LoopTurns:
         flying = self._committer.send_on_loop(self.writer, batch) if batch else None
         if flying is not None:
             self._flying.append(flying)
+            self._since = time.monotonic()
             self._listen()
         elif batch:
             self._to_thread = True
@@ -184,6 +186,7 @@ class LoopTurns:
             self._busy = True
         while self._flying and self._flying[0].sent.arrived():
             flying = self._flying.popleft()
+            self._since = time.monotonic()
             self._to_thread = not self._committer.answer_sent(flying) or self._to_thread
         self._free()
         self._lead()
@@ -223,7 +226,7 @@ class LoopTurns:
     def take_over(self, lead: Callable[[], None], *, late: bool) -> list[Flying] | None:
         """Call `lead` if the loop leads and can be interrupted; return what it has sent.
 
-        `late`: only if its turn has taken long.
+        `late`: only if it has not continued for long.
         """
         with self._committer._mutex:
             if not self._committer.loop_leads() or (late and time.monotonic() - self._since < LOOK):
