@@ -1,14 +1,17 @@
 """Pause, resume, cancel, watch, note: from outside, while workers are at it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from detent.errors import AlreadyRunning, InvalidState, RunNotFound
-from detent.kernel.external_changes import Cancel, Note, Pause, Resume
+from detent.kernel.external_changes import Cancel, Change, Note, Pause, Resume
 from detent.kernel.operations import Start, Verdict
 from detent.kernel.rows import RunEnd
 from detent.kernel.settle import Outcome
+from detent.stores import store as store_module
+from detent.stores.driver import Trouble, Tx
 from detent.stores.store import Store
 from detent.stores.verbs import control
 from tests.conformance.builders import (
@@ -199,6 +202,29 @@ def test_a_failed_run_cannot_be_resumed_while_its_hero_has_another(store: Store)
         store.change(Resume("first"), now=NOW)
     assert caught.value.run_id == "second"
     assert (store.run("first").state, state_of(store, "first")) == ("failed", "failed")
+
+
+@pytest.mark.parametrize(
+    "hero",
+    [{}, {"hero_type": "Order", "hero_id": "7"}, {"hero_type": "Order", "hero_id": "7", "exclusive": 1}],
+    ids=["no hero", "a hero with many runs", "the hero's only run"],
+)
+def test_another_unique_key_than_that_of_the_hero_is_not_reported_as_the_heros(
+    store: Store, monkeypatch: pytest.MonkeyPatch, hero: dict[str, Any]
+) -> None:
+    one(store, start("first", **hero))
+    pause(store, "first")
+
+    def violate(tx: Tx, change: Change[Any], now: int) -> None:
+        waits = "INSERT INTO detent_waits (target, run_id, node) VALUES ('first', 'first', 'main')"
+        tx.run(waits)
+        tx.run(waits)
+
+    monkeypatch.setattr(store_module, "perform", violate)
+    with pytest.raises(Exception) as caught:
+        store.change(Resume("first"), now=NOW)
+    assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+    assert store.run("first").state == "paused"
 
 
 # -- Cancel ----------------------------------------------------------------------------------------

@@ -9,7 +9,10 @@ import pytest
 
 import detent
 from detent import Decider, Decision, step, workflow
-from detent.errors import InvalidArgument, InvalidState, RunNotFound
+from detent.errors import DetentError, InvalidArgument, InvalidState, RunNotFound
+from detent.kernel.external_changes import Change
+from detent.stores import store as store_module
+from detent.stores.driver import Tx
 from tests.functions.test_within import ASYNC_KINDS, connect, opened
 from tests.functions.world import Apps, failure, result, state, wait_for, wait_parked
 
@@ -98,6 +101,28 @@ def test_an_input_is_decided_if_and_only_if_the_transaction_commits(apps: Apps, 
     connection.close()
     assert app.execute(Tally, Add("t", 10_000)) == [Added(10_000)]
     assert app.state_at(Tally, "t") == 11_101
+
+
+def test_a_resume_reports_the_hero_only_when_another_run_has_it(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = apps(wait)
+    run = app.options(hero=("Order", 7)).start(wait)
+    run.pause()
+
+    def violate(tx: Tx, change: Change[Any], now: int) -> None:
+        for _ in range(2):
+            tx.run("INSERT INTO detent_waits (target, run_id, node) VALUES ('a', 'b', 'c')")
+
+    connection = connect(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "perform", violate)
+        with pytest.raises(Exception) as caught:
+            app.within(connection).resume(run)
+    connection.rollback()
+    connection.close()
+    assert not isinstance(caught.value, DetentError)
+    assert state(run) == "paused"
 
 
 def test_operator_verbs_and_values_are_written_if_and_only_if_the_transaction_commits(

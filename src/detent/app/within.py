@@ -179,7 +179,10 @@ def resuming(engine: Engine, run: Any, accept_drift: bool) -> Verb:
         except Exception as error:
             if not _is_conflict(engine.store, error):
                 raise
-            raise engine.store.hero_taken(run_id) from error
+            taken = engine.store.hero_taken(run_id)
+            if taken is None:
+                raise
+            raise taken from error
 
     return verb
 

@@ -292,18 +292,27 @@ class Store(
         except Exception as error:
             if not isinstance(change, Resume) or self.driver.trouble(error) is not Trouble.UNIQUE:
                 raise
-            raise self.hero_taken(change.run_id) from error
+            taken = self.hero_taken(change.run_id)
+            if taken is None:
+                raise
+            raise taken from error
 
     def _changed(self, tx: Tx, change: Change[T], now: int) -> T:
         answer: T = perform(tx, change, now)
         return self._told(tx, answer) if change.wakes else answer
 
-    def hero_taken(self, run_id: str) -> AlreadyRunning:
-        """Why a failed run cannot be active again: its hero has begun another."""
-        run = self.run(run_id)
+    def hero_taken(self, run_id: str) -> AlreadyRunning | None:
+        """The error for a run that cannot be active again because its hero has another active run.
+
+        None if it has no hero, or its hero has no other active run: then another unique key was violated.
+        """
+        run = self.current(run_id)
+        if run.hero_id is None:
+            return None
         with self._reading() as tx:
             rows = tx.query(tx.sql.hero_run, type=run.type, hero_type=run.hero_type, hero_id=run.hero_id)
-        return AlreadyRunning(rows[0][0] if rows else "", run.type, f"{run.hero_type} {run.hero_id}")
+        others = [row[0] for row in rows if row[0] != run.id]
+        return AlreadyRunning(others[0], run.type, f"{run.hero_type} {run.hero_id}") if others else None
 
     # Graphs
 
