@@ -76,7 +76,8 @@ def advance(graph: Graph, inbox: Memory | None = None, **given: Any) -> Advance:
         "methods": False,
     }
     held = {name: fields.pop(name) for name in list(fields) if name in RunFacts.__struct_fields__}
-    return Advance(graph, RunFacts(**(facts | held)), Values(Codec()), inbox or Memory(), **fields)
+    values = fields.pop("values", None) or Values(Codec())
+    return Advance(graph, RunFacts(**(facts | held)), values, inbox or Memory(), **fields)
 
 
 def ended(result: str | None) -> End:
@@ -333,6 +334,16 @@ def test_a_spread_goes_over_a_list_and_nothing_else(value: str) -> None:
     assert plan.end is not None
     assert plan.end.state == "paused"
     assert "a spread needs a list" in (plan.end.error or "")
+
+
+def test_a_spread_begins_all_of_its_items_or_none() -> None:
+    """With some of them, a resume would collect those, and never begin the others."""
+    plan = advance(SPREADING, values=Values(Codec(max_payload=50)))
+    plan.settle("a", 1, ended(json(["x", "y" * 50])))
+    assert (ready(plan), plan.counts) == ([], {})
+    assert ends(plan) == {"s": ("paused_by_exception", None)}
+    assert plan.end is not None
+    assert (plan.end.state, "PayloadTooLarge" in (plan.end.error or "")) == ("paused", True)
 
 
 # -- Rows ------------------------------------------------------------------------------------------

@@ -301,12 +301,14 @@ class Advance:
             return
         assert node.arg is not None
         settled = 0
+        planned = []
         for index, item in enumerate(items):
             if self._past.get(f"{id}[{index}]", (0, False))[1]:
                 settled += 1  # a fork has kept it
                 continue
             text = self._input(node, {node.arg: item})
-            self.executions.append(self._execution(f"{id}[{index}]", node, text))
+            planned.append(self._execution(f"{id}[{index}]", node, text))
+        self.executions += planned  # all or none: a spread with one item that has no input has failed
         self.counts[f"{id}[]"] = Count(settled, len(items))
         self.counted.add(f"{id}[]")
         if settled == len(items):
@@ -394,7 +396,7 @@ class Advance:
             node=id,
             attempt=self._attempt(id),
             kind="inline",
-            job=job_of(facts, id, self.graph.nodes[id]),
+            job=job_of(facts, id, self.graph.nodes.get(id)),
             queue=facts.queue,
             precedence=facts.precedence,
             state=state,
@@ -497,8 +499,8 @@ class _Outputs(dict[str, Any]):
         return self._advance.error(node) if error else self._advance._output(id)
 
 
-def job_of(facts: RunFacts, id: str, node: Node) -> str:
-    """By what name workers claim a node: they take only what they know."""
-    if node.kind == RUN:
+def job_of(facts: RunFacts, id: str, node: Node | None) -> str:
+    """By what name workers claim a node: they take only what they know.  None: it is not in the graph."""
+    if node is not None and node.kind == RUN:
         return AWAIT_JOB
-    return f"{facts.type}.{id}" if facts.methods or node.job is None else node.job
+    return f"{facts.type}.{id}" if facts.methods or node is None or node.job is None else node.job
