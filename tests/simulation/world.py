@@ -109,6 +109,7 @@ class World:
         self.workers: list[SimWorker] = []
         self.healed = False  # the run has had another graph
         self.ran: dict[str, int] = {}  # how often a node has succeeded
+        self.done: set[str] = set()  # all that was found done up to now
         self.final: tuple[str, str | None] | None = None
         self.operator_paused = False
         self.finished_early = False
@@ -376,6 +377,7 @@ class World:
         run, rows, latest = self.run, self.rows, self.latest()
         self._check_attempts(rows)
         self._check_run(run, latest)
+        self._check_spreads(latest)
         if not self.healed:
             self._check_readiness(run, latest)
         assert all(number == 1 for number in self.ran.values()), self.ran
@@ -390,6 +392,15 @@ class World:
             for row in attempts[:-1]:
                 assert not is_done(row), f"{node} was done, and was begun again"
                 assert not is_active(row), f"two attempts at {node} at once"
+
+    def _check_spreads(self, latest: dict[str, ExecutionRow]) -> None:
+        """A spread is collected with all of its items, also with those that it has from another graph."""
+        new = {node for node, row in latest.items() if is_done(row)} - self.done
+        self.done |= new
+        for node in new & self.graph.nodes.keys():
+            if self.graph.nodes[node].kind == SPREAD and latest[node].outcome == "success":
+                items = {item for item in latest if self.graph.spread_of(item) == node}
+                assert latest[node].kind != "inline" or items <= self.done, f"{node} was collected too early"
 
     def _check_run(self, run: RunRow, latest: dict[str, ExecutionRow]) -> None:
         scheduled = {node: row.state for node, row in latest.items() if row.state in SCHEDULED}
@@ -523,10 +534,8 @@ class World:
             assert graph.descendants(node) & set(done), f"{node} was bypassed, and stands before nothing done"
         for node, row in latest.items():
             if not graph.knows(node):
-                # (An inline node is nobody's to execute: with its graph it is gone for good.  So is one whose
-                # last attempt stopped the run, until that was given a graph without it.)
-                stopped = row.outcome in ("paused_by_exception", "paused_by_flow_control", "recovered")
-                passed = row.outcome == "bypassed_by_deploy" or row.kind == "inline" or stopped
+                # (An inline node is nobody's to execute: with its graph it is gone for good.)
+                passed = row.outcome == "bypassed_by_deploy" or row.kind == "inline"
                 assert is_done(row) or passed, f"{node} is gone, and was not done"
 
 

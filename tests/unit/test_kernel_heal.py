@@ -99,11 +99,15 @@ def test_what_stopped_is_for_a_resume_to_begin(state: str) -> None:
     assert (healing.ready, healing.finished) == ([], False)
 
 
-def test_an_inline_node_that_is_resumed_too_early_is_passed_over_for_now() -> None:
-    """It is evaluated when it is ready; left as failed, it would wait for another resume, and nobody knew."""
+def test_an_inline_node_that_is_resumed_begins_when_it_is_ready() -> None:
+    """In any case it gets another attempt: left as failed, it would wait for another resume."""
     again = {"b": Past("b", 2, "canceled", "reattempted", "inline")}
-    assert heal(graph_of(a="", b="a"), {**past(a="executing"), **again}).bypassed == ["b"]
-    assert heal(graph_of(a="", b="a"), {**past(a="done"), **again}).ready == ["b"]
+    early = heal(graph_of(a="", b="a"), {**past(a="executing"), **again})
+    assert (early.resumed, early.ready, early.bypassed) == (["b"], [], [])
+    ready = heal(graph_of(a="", b="a"), {**past(a="done"), **again})
+    assert (ready.resumed, ready.ready) == (["b"], ["b"])
+    gone = heal(graph_of(a=""), {**past(a="done"), **again})
+    assert (gone.resumed, gone.undefined, gone.finished) == (["b"], [], True)
 
 
 def test_what_was_withdrawn_comes_back_when_it_is_ready() -> None:
@@ -158,7 +162,7 @@ def test_a_spread_that_is_under_way_as_a_job_is_not_collected_by_its_items() -> 
 def test_a_node_before_a_spread_that_is_under_way_does_not_begin_it_again() -> None:
     """Counting alone would: so whoever settles has to recount."""
     healing = healed(spreading("new"), **items("done", "executing"))
-    assert (healing.ready, healing.irregular) == (["new"], True)
+    assert (healing.ready, healing.expanded, healing.irregular) == (["new"], {"s"}, True)
 
 
 def test_a_result_that_was_reached_ends_the_run_whatever_is_under_way() -> None:

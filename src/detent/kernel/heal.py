@@ -11,6 +11,10 @@ Readiness is recounted from what is done; nothing that is done runs again.
     3. What is scheduled although it is not ready in this graph is withdrawn; it comes
        back when it is ready.
     4. Whatever else is ready now, and has not failed, begins.
+    5. A spread whose items exist is never expanded again: it is collected from them.
+    6. An inline node that failed, and that a resume takes up, gets another attempt in the
+       same transaction: its evaluation, or a mark that it was bypassed.  Which of the two
+       is known only when all inline nodes are evaluated: one of them may make it ready.
 """
 
 from __future__ import annotations
@@ -72,6 +76,8 @@ class Healing(msgspec.Struct):
     withdrawn: list[str] = field(default_factory=list)
     early: list[str] = field(default_factory=list)  # executing, though not ready in this graph
     ready: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)  # failed inline nodes that a resume takes up
+    expanded: set[str] = field(default_factory=set)  # spreads whose items exist
     counts: dict[str, Count] = field(default_factory=dict)
     finished: bool = False
     irregular: bool = False  # counting alone would go wrong from here on
@@ -94,7 +100,10 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
 
     `mine` is a node that the caller has claimed and not begun: it counts as scheduled.
     """
-    healing = Healing()
+    healing = Healing(
+        resumed=[node for node, latest in past.items() if latest.resumed],
+        expanded={spread for node in past if (spread := graph.spread_of(node)) is not None},
+    )
     _part(graph, past, healing)
     done = {node for node, latest in past.items() if latest.done and graph.knows(node)}
     before = _before(graph, {node for node in done if node in graph.nodes})
@@ -152,7 +161,6 @@ def _pass_over(
 def _recount(
     graph: Graph, past: Mapping[str, Past], counted: set[str], healing: Healing, mine: str | None
 ) -> None:
-    expanded = {spread for node in past if (spread := graph.spread_of(node)) is not None}
     for node, needs in graph.needs.items():
         if node in counted:
             continue
@@ -165,13 +173,11 @@ def _recount(
             if not ready:
                 early = not known.scheduled and node != mine
                 (healing.early if early else healing.withdrawn).append(node)
-        elif node in expanded:
+        elif node in healing.expanded:
             if not ready:
                 healing.early.append(node)  # its items are under way, and it is collected with the last
         elif ready and not (known is not None and known.stopped):
             healing.ready.append(node)
-        elif not ready and known is not None and known.resumed:
-            healing.bypassed.append(node)  # or it would be taken for one that waits for a resume
 
 
 def _before(graph: Graph, done: Collection[str]) -> set[str]:

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ...errors import AnonymousStepMoved, StepNotDefined
 from ...kernel.advance import Advance, Record, RunGraph
 from ...kernel.anonymous import moved
 from ...kernel.graph import Graph, thaw
 from ...kernel.heal import Healing, Past, heal
-from ...kernel.rows import HistoryRow, RunEnd, RunState, WorkerRow, stored_error
+from ...kernel.rows import SCHEDULED_STATES, HistoryRow, RunEnd, RunState, WorkerRow, stored_error
 from ...kernel.settle import Outcome
 from ..batch.changes import Changes
 from ..driver import Tx, batch, rows_to
@@ -56,13 +57,15 @@ def heal_run(
         return _refused(
             tx, run_graph, seen, changes, {} if undecided else moves, now=now, held=held, mine=mine
         )
-    healing = heal(graph, seen, mine=mine)
+    healing, seen = _planned(tx, run, graph, seen, mine)
     alone = {
         node: (latest.attempt, latest.done or latest.active or latest.stopped)
         for node, latest in seen.items()
         if node not in healing.withdrawn
     }
     alone.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
+    for spread in healing.expanded:
+        alone[spread] = (seen[spread].attempt if spread in seen else 0, True)
     advance = Advance(
         graph,
         run_graph.facts(now, held=held),
@@ -75,9 +78,9 @@ def heal_run(
         errors=errors,
     )
     advance.counted.update(healing.counts)
-    advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
     changes.withdrawn += [_withdrawn(run, seen[node], now, mine=node == mine) for node in healing.withdrawn]
     _go_on(tx, run_graph, seen, healing, advance)
+    _bypass(healing, advance)
     if before != graph.signature:
         detail = {"graph": graph.signature, "before": before, **healing.changes}
         line = HistoryRow(
@@ -87,6 +90,28 @@ def heal_run(
     changes.signatures[run] = (graph.signature, int(healing.irregular))
     changes.advanced(advance)
     return advance
+
+
+def _planned(
+    tx: Tx, run: str, graph: Graph, seen: Mapping[str, Past], mine: str | None
+) -> tuple[Healing, Mapping[str, Past]]:
+    """Return what the run needs, and what is recorded of its nodes, with all that is withdrawn locked.
+
+    A claim takes no lock on the run.  A node that a worker has claimed since it was read is executing: it
+    is not withdrawn, and must not begin again when an inline node makes it ready.
+    """
+    healing = heal(graph, seen, mine=mine)
+    keys = [
+        {"run_id": run, "node": node, "attempt": seen[node].attempt}
+        for node in sorted(healing.withdrawn)
+        if node != mine
+    ]
+    locked = tx.query(tx.sql.lock_executions, rows=batch(keys)) if keys else []
+    states = {node: state for _, node, _, _, state in locked if state not in SCHEDULED_STATES}
+    if not states:
+        return healing, seen
+    seen = {**seen, **{node: replace(seen[node], state=state) for node, state in states.items()}}
+    return heal(graph, seen, mine=mine), seen
 
 
 def _withdrawn(run: str, latest: Past, now: int, *, mine: bool) -> dict[str, Any]:
@@ -133,6 +158,18 @@ def _refused(
     return advance
 
 
+def _bypass(healing: Healing, advance: Advance) -> None:
+    """Record what is bypassed, and what a resume takes up and has no new attempt after the evaluation.
+
+    Without a new attempt, such a node would still be recorded as failed, and would wait for another resume.
+    """
+    begun = {row.node for row in advance.executions} | {row.node for row in advance.ended}
+    healing.bypassed += [
+        node for node in healing.resumed if node not in begun and node not in healing.bypassed
+    ]
+    advance.ended += [advance.passed_over(node, Outcome.BYPASSED_BY_DEPLOY) for node in healing.bypassed]
+
+
 def _go_on(tx: Tx, run_graph: RunGraph, seen: Mapping[str, Past], healing: Healing, advance: Advance) -> None:
     if healing.finished:
         advance.finish()
@@ -140,8 +177,8 @@ def _go_on(tx: Tx, run_graph: RunGraph, seen: Mapping[str, Past], healing: Heali
     advance.begin(healing.ready)
     busy = {node for node, latest in seen.items() if latest.active} - set(healing.withdrawn)
     ended = advance.end is not None and advance.end.state == RunState.FINISHED and not advance.concluded
-    if ended and (busy or advance.executions):
-        advance.end = None  # a node is under way whose followers have settled: the end waits for it
+    if ended and (busy or advance.executions or healing.undefined):
+        advance.end = None  # the end waits for a node that is under way, or that is gone and was not done
     if advance.end is None and healing.undefined and not advance.facts.held:
         lost = unknown(tx, run_graph.claimed.type, healing.undefined)
         if lost:
