@@ -9,7 +9,7 @@ from detent.kernel.operations import Verdict
 from detent.kernel.settle import Outcome
 from detent.stores.store import Store
 from detent.stores.verbs import claims
-from tests.conformance.builders import NOW, Attempt, execution, is_seen_waiting, one
+from tests.conformance.builders import NOW, Attempt, claim, execution, is_seen_waiting, one
 from tests.conformance.graph_builders import (
     BROKEN,
     FAILURE,
@@ -179,4 +179,38 @@ def test_what_is_claimed_while_it_is_withdrawn_and_begun_again_is_left_to_who_cl
     assert attempt.result().verdict is Verdict.APPLIED
     assert states(store) == {"b": "completed", "v": "completed", "e": "executing"}
     assert one(store, ending(again, new)).verdict is Verdict.APPLIED
+    assert (store.run("run").state, intact(store, old, new)) == ("finished", True)
+
+
+def test_a_job_that_has_not_begun_and_is_inline_in_the_new_graph_is_evaluated(store: Store) -> None:
+    old = graph_of(a=job(), b=job("a"), c=job("a"), z=job("b", "c"))
+    new = graph_of(
+        a=job(),
+        b=inline(VALUE, "a", value=output_of("a") + 1),
+        c=spread("a", over=(3,)),
+        z=job("b", "c"),
+    )
+    begin(store, old)
+    finish(store, old, "a", result="41")
+    [b] = claim(store, jobs=["do"], now=LATER)
+    one(store, ending(b, old, BROKEN, error=FAILURE))
+    other = "c" if b.node == "b" else "b"
+    assert states(store) == {"a": "completed", b.node: "failed", other: "held"}
+    repair(store, new)
+    assert (execution(store, node="b").result, states(store)["c[0]"]) == ("42", "scheduled")
+    finish(store, new, "c[0]", now=LATER)
+    finish(store, new, "z", now=LATER)
+    assert (store.run("run").state, intact(store, old, new)) == ("finished", True)
+
+
+def test_what_was_bypassed_is_not_begun_by_a_node_that_is_evaluated_before_it(store: Store) -> None:
+    old = graph_of(a=job(wait=60.0), d=job())
+    new = graph_of(a=inline(VALUE, value=1), n=job("a"), d=job("n"), e=job("d"))
+    begin(store, old)
+    finish(store, old, "d")
+    store.change(Pause("run", reason=None), now=NOW)
+    repair(store, new)
+    assert attempts(store, "a") == ["bypassed_by_deploy", "success"]
+    assert attempts(store, "n") == ["bypassed_by_deploy"]
+    finish(store, new, "e", now=LATER)
     assert (store.run("run").state, intact(store, old, new)) == ("finished", True)

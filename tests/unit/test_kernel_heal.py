@@ -159,6 +159,14 @@ def test_a_spread_that_is_under_way_as_a_job_is_not_collected_by_its_items() -> 
     assert (healing.ready, healing.counts, healing.irregular) == ([], {}, True)
 
 
+@pytest.mark.parametrize("state", ["ready", "timer", "held"])
+def test_a_spread_that_is_scheduled_as_a_job_is_withdrawn_and_expanded(state: str) -> None:
+    healing = healed(spreading(), s=state)
+    assert (healing.withdrawn, healing.ready, healing.irregular) == (["s"], ["s"], True)
+    healing = healed(spreading(), s=state, **items("done", "executing"))
+    assert (healing.withdrawn, healing.ready, healing.counts["s[]"]) == (["s"], [], Count(1, 2))
+
+
 def test_a_node_before_a_spread_that_is_under_way_does_not_begin_it_again() -> None:
     """Counting alone would: so whoever settles has to recount."""
     healing = healed(spreading("new"), **items("done", "executing"))

@@ -9,7 +9,7 @@ Readiness is recounted from what is done; nothing that is done runs again.
     2. A node that is not done and stands before one that is: bypassed, and counted as
        done, unless it is under way.
     3. What is scheduled although it is not ready in this graph is withdrawn; it comes
-       back when it is ready.
+       back when it is ready.  So is a job that is an inline node in this graph.
     4. Whatever else is ready now, and has not failed, begins.
     5. A spread whose items exist is never expanded again: it is collected from them.
     6. An inline node that failed, and that a resume takes up, gets another attempt in the
@@ -78,6 +78,7 @@ class Healing(msgspec.Struct):
     ready: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)  # failed inline nodes that a resume takes up
     expanded: set[str] = field(default_factory=set)  # spreads whose items exist
+    passed: set[str] = field(default_factory=set)  # bypassed now or before: they count as done
     counts: dict[str, Count] = field(default_factory=dict)
     finished: bool = False
     irregular: bool = False  # counting alone would go wrong from here on
@@ -107,7 +108,8 @@ def heal(graph: Graph, past: Mapping[str, Past], *, mine: str | None = None) -> 
     _part(graph, past, healing)
     done = {node for node, latest in past.items() if latest.done and graph.knows(node)}
     before = _before(graph, {node for node in done if node in graph.nodes})
-    counted = done | _pass_over(graph, past, done, before, healing)
+    _pass_over(graph, past, done, before, healing)
+    counted = done | healing.passed
     _recount(graph, past, counted, healing, mine)
     busy = {node for node, latest in past.items() if latest.active and node not in healing.withdrawn}
     _count_items(graph, past, counted | busy, healing)
@@ -148,14 +150,13 @@ def _part(graph: Graph, past: Mapping[str, Past], healing: Healing) -> None:
 
 def _pass_over(
     graph: Graph, past: Mapping[str, Past], done: set[str], before: set[str], healing: Healing
-) -> set[str]:
+) -> None:
     """Nodes that stand before what is done, and are neither done nor under way."""
-    passed = {node for node in before - done if node not in past or not past[node].active}
+    healing.passed = {node for node in before - done if node not in past or not past[node].active}
     for node in graph.nodes:
         known = past.get(node)
-        if node in passed and (known is None or known.outcome != Outcome.BYPASSED_BY_DEPLOY):
+        if node in healing.passed and (known is None or known.outcome != Outcome.BYPASSED_BY_DEPLOY):
             healing.bypassed.append(node)
-    return passed
 
 
 def _recount(
@@ -169,10 +170,13 @@ def _recount(
             healing.counts[node] = Count(settled, len(needs))
         known = past.get(node)
         ready = settled == len(needs)
+        was_job = known is not None and known.scheduled and graph.nodes[node].inline
         if known is not None and known.active:
-            if not ready:
+            if was_job or not ready:
                 early = not known.scheduled and node != mine
                 (healing.early if early else healing.withdrawn).append(node)
+            if was_job and ready and node not in healing.expanded:
+                healing.ready.append(node)
         elif node in healing.expanded:
             if not ready:
                 healing.early.append(node)  # its items are under way, and it is collected with the last

@@ -64,8 +64,8 @@ def heal_run(
         if node not in healing.withdrawn
     }
     alone.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
-    for spread in healing.expanded:
-        alone[spread] = (seen[spread].attempt if spread in seen else 0, True)
+    for node in healing.expanded | healing.passed:
+        alone[node] = (seen[node].attempt if node in seen else 0, True)
     advance = Advance(
         graph,
         run_graph.facts(now, held=held),

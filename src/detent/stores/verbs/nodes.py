@@ -208,14 +208,18 @@ def renew(tx: Tx, run_id: str, rows: Sequence[NewExecution], run_graph: RunGraph
 def _begin_again(
     tx: Tx, run_id: str, nodes: list[str], seen: dict[str, Past], run_graph: RunGraph | None, now: int
 ) -> None:
-    """Another attempt at nodes that stopped.  Inline ones are left to the recount, which evaluates them."""
+    """Another attempt at nodes that stopped.  Inline ones are left to the recount, which evaluates them.
+
+    So are nodes that were jobs when they failed, and are inline in the graph of now.
+    """
     if not nodes:
         return
+    known_nodes = {} if run_graph is None else run_graph.graph.nodes
     latest = latest_of(tx, run_id)
     again = []
     for node in nodes:
         known = seen[node]
-        if known.kind == "inline":
+        if known.kind == "inline" or (node in known_nodes and known_nodes[node].inline):
             seen[node] = Past(node, known.attempt, ExecutionState.CANCELED, Outcome.REATTEMPTED, "inline")
         else:
             row = fresh(latest[node], now)
