@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from detent.errors import InvalidState
 from detent.kernel.expressions import output_of, recorded
 from detent.kernel.external_changes import Pause, Reattempt, ReplaceGraph, Resume, Skip
 from detent.kernel.graph import SPREAD, VALUE, WHEN, Graph, Node, freeze
@@ -143,6 +146,24 @@ def test_a_spread_that_failed_and_is_expanded_by_a_resume_no_longer_holds_up_the
     finish(store, new, "s[1]", now=LATER)
     assert (store.run("run").state, store.run("run").result) == ("finished", "[1,1]")
     assert intact(store, old, new)
+
+
+def test_a_spread_with_items_under_way_is_neither_skipped_nor_reattempted(store: Store) -> None:
+    """Its items are; it has an attempt of its own from the graph before, which is withdrawn."""
+    old, new = graph_of(a=job(), s=job()), graph_of(a=job(), s=spread("a"))
+    begin(store, old)
+    [a] = claim(store, jobs=["do"], now=LATER)
+    assert a.node == "a"
+    one(store, ending(a, old))
+    store.change(Pause("run", reason=None), now=NOW)
+    repair(store, new)
+    assert outcomes(store) == {"a": "success", "s": "bypassed_by_deploy", "s[0]": None, "s[1]": None}
+    for verb in (Skip, Reattempt):
+        with pytest.raises(InvalidState, match="its items instead"):
+            store.change(verb("run", "s", run_graph=operators(store, new)), now=LATER)
+    store.change(Skip("run", "s[0]", run_graph=operators(store, new)), now=LATER)
+    finish(store, new, "s[1]", now=LATER)
+    assert (store.run("run").result, intact(store, old, new)) == ("[null,1]", True)
 
 
 def test_an_inline_end_waits_for_a_failed_node_that_is_gone(store: Store) -> None:

@@ -13,6 +13,7 @@ from ...errors import CannotReattempt, InvalidState, NodeNotFound
 from ...kernel.advance import Advance, RunGraph
 from ...kernel.ancestry import ancestry_hash
 from ...kernel.control import taken_up
+from ...kernel.graph import Graph
 from ...kernel.heal import Past
 from ...kernel.operations import RunChange
 from ...kernel.rows import (
@@ -180,6 +181,8 @@ def _reached(run: RunRow, node: str, seen: Mapping[str, Past], run_graph: RunGra
             f"{verb} the main function of", run.id, run.state, "use run.resume() or run.cancel()"
         )
     if node in seen:
+        if run_graph is not None and not seen[node].done:
+            _check_items(run, node, seen, run_graph.graph, verb)
         return seen[node]
     if run_graph is None or not run_graph.graph.knows(node):
         raise NodeNotFound(run.id, node)
@@ -187,6 +190,16 @@ def _reached(run: RunRow, node: str, seen: Mapping[str, Past], run_graph: RunGra
     if verb == "reattempt":
         raise CannotReattempt(verb, run.id, "it has not been reached yet", "", name)
     raise InvalidState(f"{verb} node {name!r} of", run.id, "not reached yet")
+
+
+def _check_items(run: RunRow, node: str, seen: Mapping[str, Past], graph: Graph, verb: str) -> None:
+    """A spread with items is under way, also if it has an attempt of its own, from a graph before."""
+    if not any(graph.spread_of(other) == node for other in seen):
+        return
+    name, hint = graph.shown(node), f"{verb} its items instead"
+    if verb == "reattempt":
+        raise CannotReattempt(verb, run.id, "its items are under way", hint, name)
+    raise InvalidState(f"{verb} node {name!r} of", run.id, "executing", hint)
 
 
 def _shown(run_graph: RunGraph | None, node: str) -> str:
