@@ -11,7 +11,8 @@ import detent
 from detent.cli.find_app import place
 from detent.errors import InvalidAddress, UnknownScheme
 from detent.stores.addresses import mysql_address, postgres_address, shown
-from detent.stores.mysql.driver import MySqlDriver, _Encrypted
+from detent.stores.mysql.connection import MySqlConnection
+from detent.stores.mysql.driver import MySqlDriver
 from detent.stores.open import open_store
 from detent.stores.postgres.driver import PostgresDriver
 
@@ -115,7 +116,7 @@ def test_a_certificate_that_would_not_be_checked_is_refused(tmp_path: Path) -> N
 
 
 def _context(mode: str) -> ssl.SSLContext:
-    context = _Encrypted(defer_connect=True, **mysql_address(f"mysql://h/shop?ssl_mode={mode}")).ctx
+    context = MySqlConnection(defer_connect=True, **mysql_address(f"mysql://h/shop?ssl_mode={mode}")).ctx
     assert isinstance(context, ssl.SSLContext)
     return context
 
@@ -132,7 +133,7 @@ def test_a_connection_checks_the_certificate_alone_when_asked() -> None:
 
 
 def test_encryption_can_be_required_without_a_check() -> None:
-    connection: Any = _Encrypted(defer_connect=True, **mysql_address("mysql://h/shop?ssl_mode=REQUIRED"))
+    connection: Any = MySqlConnection(defer_connect=True, **mysql_address("mysql://h/shop?ssl_mode=REQUIRED"))
     assert (connection.ctx.verify_mode, connection._ssl_required) == (ssl.CERT_NONE, True)
 
 

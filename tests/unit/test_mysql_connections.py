@@ -5,12 +5,12 @@ from ssl import CERT_REQUIRED, SSLContext
 import pymysql
 import pytest
 
-from detent.stores.mysql.driver import _Encrypted
+from detent.stores.mysql.connection import MySqlConnection
 
 
 @pytest.fixture
 def ours() -> SSLContext:
-    context = _Encrypted(defer_connect=True).ctx
+    context = MySqlConnection(defer_connect=True).ctx
     assert isinstance(context, SSLContext)
     return context
 
@@ -30,5 +30,5 @@ def test_connections_read_no_certificates_that_they_would_not_check(ours: SSLCon
 
 
 def test_connections_check_certificates_when_told_to() -> None:
-    checked = _Encrypted(defer_connect=True, ssl_verify_cert=True).ctx
+    checked = MySqlConnection(defer_connect=True, ssl_verify_cert=True).ctx
     assert checked.verify_mode is CERT_REQUIRED

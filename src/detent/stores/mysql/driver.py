@@ -7,17 +7,15 @@ that listens sleeps inside the server; one that has news ends those sleeps.
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DatabaseUnavailable, MissingDriver, PacketTooLarge
+from ...errors import DatabaseUnavailable, MissingDriver
 from ...kernel.operations import Operation
 from ...kernel.rows import Step, WorkerRow
-from ..addresses import mysql_address, unchecked
+from ..addresses import mysql_address
 from ..batch.fast_paths import records_only
 from ..driver import (
     LOCK_WAIT,
@@ -39,36 +37,23 @@ from ..session_locks import SessionLock
 from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
+from .connection import INTERRUPTED, LOCK_TIMEOUT, MySqlConnection
 from .dialect import MySqlDialect, record
 
 if TYPE_CHECKING:
     import pymysql
-    from pymysql import connections
-    from pymysql.constants import COMMAND, SERVER_STATUS
-
-    class Connection(connections.Connection[Any]):
-        """With the private parts that we use, and that have no type information."""
-
-        _sock: socket.socket
-        ctx: ssl.SSLContext
-
-        def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext: ...
-        def _execute_command(self, command: Any, sql: Any) -> None: ...
-        def _read_ok_packet(self) -> Any: ...
+    from pymysql.constants import SERVER_STATUS
 else:
     try:
         import pymysql
-        from pymysql.connections import Connection
-        from pymysql.constants import COMMAND, SERVER_STATUS
+        from pymysql.constants import SERVER_STATUS
     except ImportError:  # the driver reports it when this database is opened
         pymysql = None
-        Connection = object
 
-_DUPLICATE, _NO_TABLE, _INTERRUPTED, _LOCK_TIMEOUT, _PACKET_TOO_LARGE = 1062, 1146, 1317, 1205, 1153
-_TELLING = 200  # characters of a statement that name its table; its parameters come later
+_DUPLICATE, _NO_TABLE = 1062, 1146
 # Deadlock, lock wait, a statement that was killed, one that took too long (MariaDB, MySQL).
 # A row that changed since a snapshot was taken (MariaDB).
-_RETRY = frozenset({1213, _LOCK_TIMEOUT, _INTERRUPTED, 1969, 3024, 1020})
+_RETRY = frozenset({1213, LOCK_TIMEOUT, INTERRUPTED, 1969, 3024, 1020})
 # Too many clients, shutdown, a full disk, the network, a killed connection, a server that became read-only;
 # and what only a connect can meet: no access, no such database.  From 2000 on, the client lost the server.
 _GONE = frozenset({1040, 1203, 1053, 1077, 1079, 1080, 1021, 1026, 1114, 1152, 1158, 1159, 1160, 1161, 1927})
@@ -80,78 +65,6 @@ _MARK = "detent_step"  # the savepoint that marks the transaction of a user's co
 _MISLEADING = frozenset({"ORACLE", "SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL", "HIGH_NOT_PRECEDENCE"})
 _LISTENING = "detent listens"
 IDLE_FOR = 7 * 24 * 3600  # seconds that a session of Detent may be idle
-
-
-# In seconds, and the last one in milliseconds.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-
-
-class _Encrypted(Connection):
-    """Encrypted where the server can, as PyMySQL's own connections are.
-
-    Those read all certificates that the machine trusts, each of them, and then check against none: that takes
-    ten times as long as to connect.
-    """
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        return super()._create_ssl_ctx(sslp) if sslp else unchecked()
-
-    strict_snapshots = False  # locking reads fail on rows that changed since the snapshot
-    asking = False  # a command was sent, and its answer not read to the end
-    asked = 0  # how many commands were sent
-    patient = False  # its answer may take long: it sleeps in the server
-    unanswered = False  # it was given up while it waited for an answer
-    largest: int | None = None  # bytes of a statement, where all statements are ours
-    _read_timeout: float | None
-
-    def connect(self, sock: Any = None) -> None:
-        """Connect; a server that takes the connection and then says nothing is not waited for either."""
-        limit, self._read_timeout = self._read_timeout, self.connect_timeout
-        try:
-            super().connect(sock)
-        finally:
-            self._read_timeout = limit
-        self._keep_alive()
-
-    def _keep_alive(self) -> None:
-        """Let the system notice a server that has disappeared."""
-        if self._sock.family != socket.AF_UNIX:
-            for name, value in _KEEPALIVE.items():
-                if hasattr(socket, name):
-                    self._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    def _execute_command(self, command: Any, sql: Any) -> None:
-        self.asked += 1
-        self.asking = True
-        super()._execute_command(command, sql)
-
-    def begin(self) -> None:
-        # Not BEGIN: in sql_mode=ORACLE that begins a block of statements.
-        self._execute_command(COMMAND.COM_QUERY, "START TRANSACTION")
-        self._read_ok_packet()
-
-    def query(self, sql: Any, unbuffered: bool = False) -> int:
-        try:
-            changed: int = super().query(sql, unbuffered)
-        except pymysql.MySQLError as error:  # the server's own answer, or the connection is closed
-            self.asking = False
-            if error.args and error.args[0] == _LOCK_TIMEOUT:
-                error.statement = sql[:_TELLING]  # type: ignore[attr-defined]
-            if self.largest is not None and error.args and error.args[0] == _PACKET_TOO_LARGE:
-                raise PacketTooLarge("a statement of Detent", len(sql), self.largest, "MySQL") from error
-            raise
-        self.asking = False
-        return changed
-
-    def _read_ok_packet(self) -> Any:
-        try:
-            answer = super()._read_ok_packet()
-        except pymysql.MySQLError:
-            self.asking = False
-            raise
-        self.asking = False
-        return answer
-
 
 # A column or an index that a migration which was cut short has added already.
 _ALREADY_THERE = (1060, 1061)
@@ -218,24 +131,24 @@ class MySqlDriver(ServerDriver):
         """A connection for a library of the user's, with that library's habits."""
         return self._open(init_command=None)
 
-    def _open(self, **parameters: Any) -> _Encrypted:
+    def _open(self, **parameters: Any) -> MySqlConnection:
         limit = min(max(SHORTEST_TIMEOUT, self.patience), LONGEST_TIMEOUT)
-        return _Encrypted(**{"connect_timeout": limit, **self._connect, **parameters})
+        return MySqlConnection(**{"connect_timeout": limit, **self._connect, **parameters})
 
-    def waiting(self, connection: _Encrypted) -> int | None:
+    def waiting(self, connection: MySqlConnection) -> int | None:
         return connection.asked if connection.asking and connection.open and not connection.patient else None
 
-    def descriptor(self, connection: _Encrypted) -> int:
+    def descriptor(self, connection: MySqlConnection) -> int:
         descriptor: int = connection._sock.fileno()
         return descriptor
 
-    def place(self, connection: _Encrypted) -> Any:
+    def place(self, connection: MySqlConnection) -> Any:
         try:
             return connection._sock.getpeername()
         except (AttributeError, OSError):  # it was closed meanwhile
             return None
 
-    def is_silent(self, connection: _Encrypted) -> bool:
+    def is_silent(self, connection: MySqlConnection) -> bool:
         place = self.place(connection)
         one = {"host": place[0], "port": place[1]} if isinstance(place, tuple) else {}
         try:
@@ -445,7 +358,7 @@ class MySqlListener:
                 cursor.execute(f"SELECT SLEEP({seconds:.3f}) /* {_LISTENING} */")
                 return bool(cursor.fetchone()[0])  # MySQL
             except pymysql.MySQLError as error:  # MariaDB
-                if not error.args or error.args[0] != _INTERRUPTED:
+                if not error.args or error.args[0] != INTERRUPTED:
                     raise
                 return True
 
