@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import PacketTooLarge
 from ..addresses import unchecked
+from .session import Session
 
 if TYPE_CHECKING:
     import pymysql
     from pymysql import connections
-    from pymysql.constants import COMMAND
+    from pymysql.constants import COMMAND, SERVER_STATUS
 
     class Connection(connections.Connection[Any]):
         """With the private parts that we use, and that have no type information."""
@@ -23,16 +24,23 @@ if TYPE_CHECKING:
         def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext: ...
         def _execute_command(self, command: Any, sql: Any) -> None: ...
         def _read_ok_packet(self) -> Any: ...
+        def _read_packet(self, packet_type: Any = ...) -> Any: ...
+        def _read_query_result(self) -> int: ...
+
+        _result: Any
+        server_status: int
 else:
     try:
         import pymysql
         from pymysql.connections import Connection
-        from pymysql.constants import COMMAND
+        from pymysql.constants import COMMAND, SERVER_STATUS
     except ImportError:  # the driver reports it when this database is opened
         pymysql = None
         Connection = object
 
 LOCK_TIMEOUT, PACKET_TOO_LARGE, INTERRUPTED = 1205, 1153, 1317  # errors of the server
+LOST = 2013  # an error of the client: the server has not answered
+_MULTI_STATEMENTS_ON = b"\x00\x00"  # the argument of COM_SET_OPTION
 _TELLING = 200  # characters of a statement that name its table; its parameters come later
 # In seconds, and the last one in milliseconds.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
@@ -54,6 +62,7 @@ class MySqlConnection(Connection):
     patient = False  # its answer may take long: it sleeps in the server
     unanswered = False  # it was given up while it waited for an answer
     largest: int | None = None  # bytes of a statement, where all statements are ours
+    session: Session | None = None  # sends several statements at once, where all of them are ours
     _read_timeout: float | None
 
     def connect(self, sock: Any = None) -> None:
@@ -87,13 +96,61 @@ class MySqlConnection(Connection):
             changed: int = super().query(sql, unbuffered)
         except pymysql.MySQLError as error:  # the server's own answer, or the connection is closed
             self.asking = False
-            if error.args and error.args[0] == LOCK_TIMEOUT:
-                error.statement = sql[:_TELLING]  # type: ignore[attr-defined]
-            if self.largest is not None and error.args and error.args[0] == PACKET_TOO_LARGE:
-                raise PacketTooLarge("a statement of Detent", len(sql), self.largest, "MySQL") from error
+            self._explain(error, sql, len(sql))
             raise
         self.asking = False
         return changed
+
+    def execute_all(self, statements: list[str]) -> list[Any]:
+        """Execute statements in one round trip, up to the first error, which is raised."""
+        if not self.is_literal():
+            raise pymysql.InterfaceError(0, "the settings of the session are not those of Detent any more")
+        packet = ";\n".join(statements).encode(self.encoding)
+        results: list[Any] = []
+        try:
+            self._execute_command(COMMAND.COM_QUERY, packet)
+            self._read_query_result()
+            results.append(self._result)
+            while self._result.has_next:
+                self._read_query_result()
+                results.append(self._result)
+        except pymysql.MySQLError as error:
+            self.asking = False
+            self._explain(error, statements[min(len(results), len(statements) - 1)], len(packet))
+            if not self.open and not isinstance(error.args[0], int):  # what came was no answer to us
+                raise pymysql.err.OperationalError(LOST, f"the connection was lost: {error}") from error
+            raise
+        self.asking = False
+        if len(results) > len(statements):  # a statement of ours is several: a mistake in its text
+            raise pymysql.InternalError("the server has executed more statements than were sent")
+        if len(results) < len(statements):  # it was interrupted between two; the COMMIT is always the last
+            raise pymysql.err.OperationalError(INTERRUPTED, "the server has not executed all statements")
+        return results
+
+    def is_literal(self) -> bool:
+        """Whether a backslash is only a backslash in this session, so that a text ends at a quote."""
+        return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES)
+
+    def allow_several(self) -> bool:
+        """Let a command have several statements; False if the server refuses that."""
+        try:
+            self._execute_command(COMMAND.COM_SET_OPTION, _MULTI_STATEMENTS_ON)
+            self._read_packet()
+        except pymysql.MySQLError:
+            self.asking = False
+            if self.open:
+                return False
+            raise
+        self.asking = False
+        return True
+
+    def _explain(self, error: pymysql.MySQLError, statement: Any, size: int) -> None:
+        """Add what the server does not say: which statement it was, and how large it may be."""
+        code = error.args[0] if error.args else None
+        if code == LOCK_TIMEOUT:
+            error.statement = statement[:_TELLING]  # type: ignore[attr-defined]
+        if self.largest is not None and code == PACKET_TOO_LARGE:
+            raise PacketTooLarge("a statement of Detent", size, self.largest, "MySQL") from error
 
     def _read_ok_packet(self) -> Any:
         try:

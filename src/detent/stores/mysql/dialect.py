@@ -55,7 +55,7 @@ class MySqlDialect:
 
     def update(self, table: str, columns: tuple[str, ...], assignments: str, where: str) -> str:
         # Assignments are made from left to right, each seeing those before it.
-        changes = ", ".join(f"t.{part.strip()}" for part in _split(assignments))
+        changes = ", ".join(f"t.{part.strip()}" for part in split_assignments(assignments))
         return f"UPDATE {self.rows(*columns)} {self.join(table, 't')} ON {where} SET {changes}"
 
     def upsert_unless(
@@ -130,7 +130,7 @@ SELECT p.value, COUNT(*)
         return f"JSON_OBJECTAGG({name}, JSON_ARRAY({', '.join(values)}))"
 
 
-def _split(assignments: str) -> list[str]:
+def split_assignments(assignments: str) -> list[str]:
     """Split at the commas outside of parentheses."""
     parts, depth = [""], 0
     for char in assignments:
@@ -146,10 +146,15 @@ def record(dialect: MySqlDialect) -> str:
     """Journal entries of one worker, fenced, in one statement and so in one round trip."""
     columns = columns_of(Step)
     fields = ", ".join(f"x.{c}" for c in columns)
-    changes = dialect.unless("detent_steps", columns[2:], f"state IN {FINAL_STEP}")
     return named_to_pyformat(f"""
 INSERT INTO detent_steps ({", ".join(columns)})
 SELECT {fields} FROM detent_workers AS w FORCE INDEX (PRIMARY) STRAIGHT_JOIN {dialect.rows(*columns)}
  WHERE w.id = :worker
   LOCK IN SHARE MODE
-    ON DUPLICATE KEY UPDATE {changes}""")
+   {record_again(dialect)}""")
+
+
+def record_again(dialect: MySqlDialect) -> str:
+    """Behind an INSERT of journal entries: what becomes of an entry that is there already."""
+    changes = dialect.unless("detent_steps", columns_of(Step)[2:], f"state IN {FINAL_STEP}")
+    return f" ON DUPLICATE KEY UPDATE {changes}"

@@ -1,0 +1,217 @@
+"""Several statements in one packet, and values in the text of statements, on MariaDB itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detent.kernel.operations import Verdict
+from detent.stores.driver import Trouble, Tx, batch, named_to_pyformat
+from detent.stores.mysql.connection import MySqlConnection
+from detent.stores.mysql.dialect import MySqlDialect
+from detent.stores.mysql.literals import PRIMARY, write
+from detent.stores.sql.graphs import KEYS, ON_KEY
+from detent.stores.store import Store
+from detent.stores.verbs import claims
+from tests.conformance.builders import (
+    NOW,
+    Attempt,
+    claim,
+    enlist,
+    executing,
+    execution,
+    is_seen_waiting,
+    new_step,
+    one,
+    recording,
+    settling,
+    start,
+)
+
+pytestmark = pytest.mark.parametrize("module_url", ["mysql"], indirect=True)
+NOTE = "INSERT INTO detent_history (run_id, happened_at, event, detail) VALUES (%(run)s, 1, 'e', '1')"
+
+
+def notes(store: Store) -> list[str]:
+    with store._reading() as tx:
+        return [run for (run,) in tx.query("SELECT run_id FROM detent_history ORDER BY seq")]
+
+
+def writing(middle: Callable[[Tx], None]) -> Callable[[Tx], None]:
+    """A transaction that is one packet, with something in its middle."""
+
+    def verb(tx: Tx) -> None:
+        tx.send(NOTE, run="before")
+        middle(tx)
+        tx.send(NOTE, run="after")
+
+    return verb
+
+
+def test_a_transaction_whose_answers_are_not_needed_is_one_round_trip(store: Store) -> None:
+    store._writer.perform(writing(lambda tx: None))
+    session: Any = store.driver.deferring(store._writer._connection)
+    before = session.asked
+    store._writer.perform(writing(lambda tx: None))
+    assert (session.asked - before, notes(store)) == (1, ["before", "after"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "trouble"),
+    [
+        ("SELECT * FROM detent_nothing", Trouble.OTHER),
+        ("INSERT INTO detent_workers SELECT * FROM detent_workers", Trouble.UNIQUE),
+        ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", Trouble.RETRY),
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1317", Trouble.RETRY),
+        ("SIGNAL SQLSTATE '08S01' SET MYSQL_ERRNO = 1053", Trouble.GONE),
+        ("KILL CONNECTION_ID()", Trouble.GONE),
+    ],
+    ids=["wrong", "unique", "deadlock", "interrupted", "shutdown", "killed"],
+)
+def test_a_fault_in_the_middle_of_a_packet_leaves_nothing_behind(
+    store: Store, statement: str, trouble: Trouble
+) -> None:
+    """What was before it is rolled back, and what comes behind it is not executed: neither is the COMMIT."""
+    enlist(store, "w1")
+    with pytest.raises(pymysql.MySQLError) as caught:
+        store._writer.perform(writing(lambda tx: tx.send(statement)))
+    assert store.driver.trouble(caught.value) is trouble
+    assert notes(store) == []
+    store._writer.perform(writing(lambda tx: None))
+    assert notes(store) == ["before", "after"]
+
+
+@pytest.mark.parametrize(("table", "blocked"), [("detent_runs", True), ("detent_workers", False)])
+def test_a_lock_that_is_not_had_in_the_middle_is_told_by_its_own_statement(
+    store: Store, rival: Store, table: str, blocked: bool
+) -> None:
+    executing(store)
+    locking = f"SELECT id FROM {table} FOR UPDATE"
+    with rival._writer.transaction() as tx:
+        tx.query(locking)
+        with pytest.raises(pymysql.MySQLError) as caught:
+            store._splits.perform(writing(lambda tx: tx.send(locking)))
+    assert store.driver.trouble(caught.value) is Trouble.RETRY
+    assert store.driver.blocked(caught.value) is blocked
+    assert "before" not in notes(store)
+
+
+def test_a_session_that_is_killed_while_its_packet_waits_writes_nothing(store: Store, rival: Store) -> None:
+    executing(store)
+    locking = "SELECT id FROM detent_runs FOR UPDATE"
+    session = store._writer._open().thread_id()
+    with rival._writer.transaction() as tx:
+        tx.query(locking)
+        attempt = Attempt(lambda: store._writer.perform(writing(lambda tx: tx.send(locking))))
+        is_seen_waiting(attempt, rival)
+        tx.run(f"KILL {session}")
+        with pytest.raises(pymysql.MySQLError) as caught:
+            attempt.result()
+    assert store.driver.trouble(caught.value) is Trouble.GONE
+    assert not {"before", "after"} & set(notes(store))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_update_without_a_join_waits_for_what_another_transaction_changes(
+    store: Store, rival: Store, rows: int
+) -> None:
+    """It must not judge a locked row by what was committed before: that row is about to match."""
+    executing(store)
+    keys = batch([{"run_id": f"run{n or ''}", "node": "main", "attempt": 1} for n in range(rows)])
+    update = named_to_pyformat(
+        MySqlDialect().update(
+            "detent_executions", KEYS, "state = 'ready'", f"{ON_KEY} AND t.state = 'parked'"
+        )
+    )
+    with rival._writer.transaction() as tx:
+        tx.run("UPDATE detent_executions SET state = 'parked'")
+        attempt = Attempt(lambda: store._writer.perform(lambda tx: tx.run(update, rows=keys)))
+        is_seen_waiting(attempt, rival)
+    assert "JSON_TABLE" not in write(update, {"rows": keys})
+    assert (attempt.result(), execution(store).state) == (1, "ready")
+
+
+def test_the_keys_of_tables_are_those_of_the_schema(store: Store) -> None:
+    with store._reading() as tx:
+        rows = tx.query(
+            "SELECT table_name, column_name FROM information_schema.key_column_usage"
+            " WHERE table_schema = DATABASE() AND constraint_name = 'PRIMARY'"
+        )
+    for table, columns in PRIMARY.items():
+        assert {column for found, column in rows if found == table} == columns
+
+
+def test_users_connections_refuse_a_second_statement(store: Store) -> None:
+    with pytest.raises(pymysql.err.ProgrammingError), store.transaction() as tx:
+        tx.connection.cursor().execute("SELECT 1; SELECT 2")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+@given(st.lists(st.text(st.sampled_from("'\\\";%\n\0 é漢😀-#") | st.characters(codec="utf-8")), min_size=1))
+def test_every_text_comes_back_as_it_was(store: Store, texts: list[str]) -> None:
+    def verb(tx: Tx) -> list[Any]:
+        asked = [tx.ask("SELECT %(text)s, 'next'", text=text) for text in texts]
+        return [row for answer in asked for row in answer()]
+
+    assert store._writer.perform(verb) == [(text, "next") for text in texts]
+
+
+def test_a_session_whose_settings_were_changed_is_given_up(store: Store) -> None:
+    enlist(store, "w1")
+    store._writer.perform(lambda tx: tx.query("SELECT 1"))
+    store._writer._connection.query("SET SESSION sql_mode = ''")
+    with pytest.raises(pymysql.InterfaceError) as caught:
+        store._writer.perform(writing(lambda tx: None))
+    assert store.driver.trouble(caught.value) is Trouble.GONE
+    one(store, start("run"))
+
+
+def test_a_server_that_takes_one_statement_at_a_time_is_served_so(
+    another: Callable[[], Store], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL is: it would not tell of a packet that it has left in the middle."""
+    monkeypatch.setattr(MySqlConnection, "allow_several", lambda self: False)
+    single = another()
+    enlist(single, "w1")
+    one(single, start("run"))
+    [claimed] = claim(single, "w1")
+    assert one(single, recording(claimed, new_step(state="completed"))) is Verdict.APPLIED
+    assert one(single, settling(claimed)).verdict is Verdict.APPLIED
+    assert single.driver.deferring(single._writer._connection) is None
+    assert (single.run("run").state, len(single.journal(["run"])["run"])) == ("finished", 1)
+
+
+def test_a_record_waits_for_the_burial_of_its_worker_and_is_stale(store: Store, rival: Store) -> None:
+    claimed = executing(store)
+    with rival._beats.transaction() as tx:
+        claims.reap(tx, "w1", counted=True, max_recoveries=5, now=NOW)
+        tx.query("SELECT 1")
+        attempt = Attempt(lambda: one(store, recording(claimed, new_step(state="completed"))))
+        is_seen_waiting(attempt, rival)
+    assert attempt.result() is Verdict.STALE
+    assert store.journal(["run"])["run"] == []
+
+
+def test_a_final_record_is_not_replaced_by_the_same_step_of_another_try(store: Store) -> None:
+    claimed = executing(store)
+    first, second = (new_step(state="completed", result=result) for result in ('"first"', '"second"'))
+    other = new_step(key="other", state="completed")
+    assert one(store, recording(claimed, first)) is Verdict.APPLIED
+    assert one(store, recording(claimed, second, other)) is Verdict.APPLIED
+    assert {step.key: step.result for step in store.journal(["run"])["run"]} == {
+        "charge": '"first"',
+        "other": other.result,
+    }
+
+
+def test_a_record_of_a_dead_worker_is_stale(store: Store) -> None:
+    claimed = executing(store)
+    store.reap("w1", max_recoveries=5, now=NOW)
+    steps = [new_step(key=key, state="completed") for key in ("one", "two")]
+    assert one(store, recording(claimed, *steps)) is Verdict.STALE
+    assert store.journal(["run"])["run"] == []

@@ -1,0 +1,143 @@
+"""Statements with their values in them: the same statement, in a form that MariaDB executes faster."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detent.stores.driver import batch, named_to_pyformat
+from detent.stores.mysql.dialect import MySqlDialect
+from detent.stores.mysql.driver import MySqlDriver
+from detent.stores.mysql.literals import MOST_CASES, _form, fenced_insert, literal, write
+from detent.stores.sql.dialect import insert
+from detent.stores.sql.graphs import KEYS, ON_KEY
+
+DIALECT = MySqlDialect()
+INSERT = named_to_pyformat(insert(DIALECT, "detent_history", ("run_id", "happened_at", "event")))
+UPDATE = named_to_pyformat(
+    DIALECT.update(
+        "detent_executions",
+        (*KEYS, "result"),
+        "state = 'done', result = x.result, worker = :worker",
+        f"{ON_KEY} AND t.state = 'executing'",
+    )
+)
+
+
+def _statements(statements: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name in statements.__struct_fields__:
+        value = getattr(statements, name)
+        if isinstance(value, str):
+            yield prefix + name, value
+        elif not isinstance(value, int):
+            yield from _statements(value, f"{prefix}{name}.")
+
+
+def _key(run: str, node: str = "main", result: str | None = "1") -> dict[str, Any]:
+    return {"run_id": run, "node": node, "attempt": 1, "result": result}
+
+
+def _texts(sql: str) -> tuple[str, list[str]]:
+    """The statement without its texts, and those, as a server reads them."""
+    texts = [found[1:-1].replace("''", "'") for found in re.findall(r"'(?:[^']|'')*'", sql)]
+    return re.sub(r"'(?:[^']|'')*'", "?", sql), texts
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(alphabet=st.sampled_from("'\\\"; -#%x.()\n\0é漢") | st.characters(codec="utf-8"))))
+def test_no_text_ends_before_its_own_quote(values: list[str]) -> None:
+    """A text that did could add a statement of its own to the packet."""
+    sql = "SELECT " + ", ".join(["1", *map(literal, values)])
+    assert _texts(sql) == ("SELECT " + ", ".join(["1", *"?" * len(values)]), values)
+
+
+def test_a_batch_is_inserted_by_its_values() -> None:
+    rows = [
+        {"run_id": "it's", "happened_at": 5, "event": "x.run_id %(rows)s"},
+        {"run_id": "b", "event": None},
+    ]
+    assert write(INSERT, {"rows": batch(rows)}) == (
+        "INSERT INTO detent_history (run_id, happened_at, event) VALUES"
+        " ('it''s', 5, 'x.run_id %(rows)s'), ('b', NULL, NULL)"
+    )
+
+
+def test_one_row_is_updated_without_a_join() -> None:
+    params = {"rows": batch([_key("a", result="x.node; t.state")]), "worker": "x.result"}
+    assert write(UPDATE, params) == (
+        "UPDATE detent_executions AS t FORCE INDEX (PRIMARY)"
+        " SET t.state = 'done', t.result = 'x.node; t.state', t.worker = 'x.result'"
+        " WHERE t.run_id = 'a' AND t.node = 'main' AND t.attempt = 1 AND t.state = 'executing'"
+    )
+
+
+def test_rows_that_differ_by_one_key_are_updated_by_cases_of_it() -> None:
+    params = {"rows": batch([_key("a"), _key("b", result=None)]), "worker": "w"}
+    assert write(UPDATE, params) == (
+        "UPDATE detent_executions AS t FORCE INDEX (PRIMARY)"
+        " SET t.state = 'done', t.result = CASE t.run_id WHEN 'a' THEN '1' WHEN 'b' THEN NULL END,"
+        " t.worker = 'w'"
+        " WHERE t.node = 'main' AND t.attempt = 1 AND t.run_id IN ('a', 'b') AND t.state = 'executing'"
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [_key("a", "one"), _key("b", "two")],
+        [_key("a"), _key("a")],
+        [_key(str(number)) for number in range(MOST_CASES + 1)],
+        [{**_key("a"), "attempt": "1"}],
+        [{**_key("a"), "run_id": 1}],
+        [{**_key("a"), "result": ["a list"]}],
+        [],
+    ],
+    ids=[
+        "two keys",
+        "one key twice",
+        "too many",
+        "a text for a number",
+        "a number for a text",
+        "a list",
+        "none",
+    ],
+)
+def test_any_other_batch_keeps_its_json(rows: list[dict[str, Any]]) -> None:
+    text = write(UPDATE, {"rows": batch(rows), "worker": "w"})
+    assert text == UPDATE % {"rows": literal(batch(rows)), "worker": "'w'"}
+
+
+def test_an_update_that_reads_what_it_has_changed_keeps_its_join() -> None:
+    """Without a join, MySQL would give it the new value."""
+    changes = "state = 'done', result = t.state"
+    assert _form(named_to_pyformat(DIALECT.update("detent_executions", KEYS, changes, ON_KEY))) is None
+
+
+def test_an_update_by_a_part_of_the_key_keeps_its_join() -> None:
+    """Without a join, it would pass over a row that another transaction is about to make match."""
+    part = "t.run_id = x.run_id AND t.node = x.node AND t.state IN ('parked')"
+    changes = "state = 'ready'"
+    assert _form(named_to_pyformat(DIALECT.update("detent_executions", KEYS, changes, part))) is None
+
+
+def test_inserts_of_batches_and_frequent_updates_have_a_form_of_their_own() -> None:
+    statements = [(name, text) for name, text in _statements(MySqlDriver.statements) if "JSON_TABLE" in text]
+    assert [n for n, text in statements if text.split()[0] == "INSERT" and _form(text) is None] == []
+    found = {name for name, text in statements if text.split()[0] == "UPDATE" and _form(text) is not None}
+    assert found >= {"end_executions", "end_runs", "park_executions", "claimed", "promote", "add_readiness"}
+    assert not found & {"wake", "graphs.wake_nodes", "deciders.end_timers"}
+
+
+def test_no_statement_of_ours_is_several() -> None:
+    """They are joined by semicolons; a comment would hide the next one."""
+    assert [n for n, text in _statements(MySqlDriver.statements) if re.search(r";|--|#|/\*", text)] == []
+
+
+def test_a_fenced_insert_reads_the_worker_once_under_its_lock() -> None:
+    assert fenced_insert("t", ("a", "b"), "w'", [("1", 2), ("3", None)]) == (
+        "INSERT INTO t (a, b) VALUES ((SELECT '1' FROM detent_workers FORCE INDEX (PRIMARY)"
+        " WHERE id = 'w''' LOCK IN SHARE MODE), 2), ('3', NULL)"
+    )
