@@ -12,12 +12,16 @@ import detent
 from detent import App
 from detent.errors import PacketTooLarge
 from tests.acceptance.support import eventually
+from tests.deciders.declared import Create, Created, Order
 from tools import servers
 
 pytestmark = pytest.mark.acceptance
 
 LIMIT = 1024 * 1024
 QUOTES = 'it\'s "quoted" \\ and | piped'
+# Ends a text or begins a statement, if it is not escaped for the sql_mode of its session.
+HOSTILE = "\\'; DROP TABLE detent_runs; -- \"; DROP TABLE detent_runs; # %(rows)s %% \u00bf'\u7e17'\\"
+HOSTILE_VALUE = f"{HOSTILE}\0\x1a\n'"
 
 
 @detent.step(transactional=True)
@@ -34,6 +38,28 @@ def answer(size: int) -> str:
 @detent.workflow
 def order(number: int, size: int = 1, padding: str = "") -> tuple[str, int]:
     return book(number), len(answer(size))
+
+
+@detent.step(id=HOSTILE.replace("#", ""))
+def refuse(text: str) -> str:
+    raise ValueError(text)
+
+
+@detent.step(transactional=True)
+def echo(tx: detent.Transaction, text: str) -> str:
+    return text
+
+
+@detent.workflow
+def talk(text: str) -> list[str]:
+    detent.publish(HOSTILE, text)
+    detent.append(HOSTILE, text)
+    heard = [echo(text), detent.receive(HOSTILE)]
+    try:
+        refuse(text)
+    except ValueError as error:
+        heard.append(str(error))
+    return heard
 
 
 def _connect(url: str) -> "pymysql.Connection[pymysql.cursors.Cursor]":
@@ -88,6 +114,37 @@ def test_any_sql_mode_of_the_server_will_do(url: str, modes: str) -> None:
             connection.commit()
         assert run.result(timeout=60) == (QUOTES, 1)
         assert {found.id for found in app.runs(state="finished")} >= {run.id}
+
+
+@pytest.mark.parametrize("modes", ["", "NO_BACKSLASH_ESCAPES,ANSI_QUOTES"])
+def test_hostile_text_is_stored_as_it_is(url: str, modes: str) -> None:
+    """In Detent's own sessions, which execute several statements at once, and in users' transactions."""
+    with closing(_connect(url)) as admin, admin.cursor() as cursor:
+        cursor.execute("SET GLOBAL sql_mode = %s", [modes])
+    with App(url, include=[talk, Order], migrate=True) as app:
+        first = app.options(
+            id=HOSTILE, key=HOSTILE, hero=(HOSTILE, HOSTILE), attributes={"name": HOSTILE}
+        ).start(talk, HOSTILE_VALUE)
+        with closing(_connect(url)) as connection:
+            connection.query("START TRANSACTION")
+            within = app.within(connection)
+            second = within.options(id=f"{HOSTILE}2", attributes={"name": HOSTILE}).start(talk, HOSTILE_VALUE)
+            within.send(second, HOSTILE, HOSTILE_VALUE, id=HOSTILE)
+            within.execute(Order, Create(f"{HOSTILE}4", HOSTILE_VALUE), input_id=HOSTILE)
+            connection.commit()
+        first.send(HOSTILE, HOSTILE_VALUE, id=HOSTILE)
+        app.execute(Order, Create(f"{HOSTILE}3", HOSTILE_VALUE), input_id=HOSTILE)
+        for run in (first, second):
+            assert run.result(timeout=60) == [HOSTILE_VALUE] * 3
+            assert run.published(HOSTILE) == HOSTILE_VALUE
+            assert list(run.stream(HOSTILE)) == [HOSTILE_VALUE]
+        assert {found.id for found in app.runs(attributes={"name": HOSTILE})} == {first.id, second.id}
+        for number in "34":
+            [event] = [e.event for e in app.events(Order, HOSTILE + number) if isinstance(e.event, Created)]
+            assert event == Created(HOSTILE_VALUE)
+        third = app.options(id=f"{HOSTILE}5").start(talk, "")
+        third.cancel(reason=HOSTILE)
+        assert {"reason": HOSTILE} in [event.detail for event in third.history()]
 
 
 def test_what_is_too_large_for_the_server_fails_alone(url: str) -> None:

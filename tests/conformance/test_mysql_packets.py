@@ -1,6 +1,8 @@
 """Several statements in one packet, and values in the text of statements, on MariaDB itself."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pymysql
@@ -12,7 +14,9 @@ from detent.kernel.operations import Verdict
 from detent.stores.driver import Trouble, Tx, batch, named_to_pyformat
 from detent.stores.mysql.connection import MySqlConnection
 from detent.stores.mysql.dialect import MySqlDialect
-from detent.stores.mysql.literals import PRIMARY, write
+from detent.stores.mysql.driver import MySqlDriver
+from detent.stores.mysql.literals import MOST_CASES, PRIMARY, Update, _form, write
+from detent.stores.sql.dialect import kind_of
 from detent.stores.sql.graphs import KEYS, ON_KEY
 from detent.stores.store import Store
 from detent.stores.verbs import claims
@@ -38,6 +42,20 @@ NOTE = "INSERT INTO detent_history (run_id, happened_at, event, detail) VALUES (
 def notes(store: Store) -> list[str]:
     with store._reading() as tx:
         return [run for (run,) in tx.query("SELECT run_id FROM detent_history ORDER BY seq")]
+
+
+def updates(statements: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The statements that lose their join, by name."""
+    for name in statements.__struct_fields__:
+        value = getattr(statements, name)
+        if isinstance(value, str):
+            if isinstance(_form(value), Update):
+                yield prefix + name, value
+        elif not isinstance(value, int):
+            yield from updates(value, f"{prefix}{name}.")
+
+
+UPDATES = dict(updates(MySqlDriver.statements))
 
 
 def writing(middle: Callable[[Tx], None]) -> Callable[[Tx], None]:
@@ -82,6 +100,19 @@ def test_a_fault_in_the_middle_of_a_packet_leaves_nothing_behind(
     assert notes(store) == []
     store._writer.perform(writing(lambda tx: None))
     assert notes(store) == ["before", "after"]
+
+
+def test_what_was_not_sent_before_a_rollback_is_never_sent(store: Store) -> None:
+    """The next statement, which has no transaction around it, would commit it."""
+
+    def failing(tx: Tx) -> None:
+        tx.send(NOTE, run="never")
+        raise ValueError("in our own code")
+
+    with pytest.raises(ValueError, match="in our own code"):
+        store._writer.perform(failing)
+    store._writer.perform(lambda tx: tx.run(NOTE, run="alone"), alone=True)
+    assert notes(store) == ["alone"]
 
 
 @pytest.mark.parametrize(("table", "blocked"), [("detent_runs", True), ("detent_workers", False)])
@@ -134,16 +165,36 @@ def test_an_update_without_a_join_waits_for_what_another_transaction_changes(
     assert (attempt.result(), execution(store).state) == (1, "ready")
 
 
-@pytest.mark.parametrize("statement", ["end_executions", "end_runs", "claimed"])
-def test_an_update_without_a_join_reads_only_its_own_rows(store: Store, statement: str) -> None:
-    """InnoDB locks what it reads, and the optimiser likes to read small tables whole."""
+def batches(form: Update) -> Iterator[list[dict[str, Any]]]:
+    """One row, two that differ by each key in turn, and as many as an UPDATE takes."""
+    columns = {name for _, name in form.keys} | set(re.findall(r"\bx\.(\w+)", form.rest + form.changes))
+    row = {name: 1 if kind_of(name) == "int" else "a" for name in columns}
+    yield [row]
+    for _, key in form.keys:
+        yield [row, {**row, key: 2 if kind_of(key) == "int" else "b"}]
+    first = form.keys[0][1]
+    yield [{**row, first: f"{number:03}"} for number in range(MOST_CASES)]
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_without_a_join_reads_only_its_own_rows_by_their_whole_key(store: Store, name: str) -> None:
+    """InnoDB locks what it reads, and reads semi-consistently what is not given by its whole key."""
     one(store, start("a", "b", "c"))
-    keys = [{"run_id": run, "id": run, "node": "main", "attempt": 1} for run in ("a", "b")]
-    params = {"rows": batch(keys), "worker": "w1", "now": NOW}
+    statement = UPDATES[name]
+    form = _form(statement)
+    assert isinstance(form, Update)
     with store._reading() as tx:
-        [plan] = tx.query("EXPLAIN " + write(getattr(tx.sql, statement), params))
-    assert plan[2:6] == ("t", "range", "PRIMARY", "PRIMARY")
-    assert int(plan[8]) == 2
+        [(length,)] = tx.query(
+            "SELECT SUM(COALESCE(c.character_octet_length + 2, 4)) FROM information_schema.columns AS c"
+            " WHERE c.table_schema = DATABASE() AND c.table_name = %(table)s AND c.column_key = 'PRI'",
+            table=form.table,
+        )
+        for rows in batches(form):
+            text = write(statement, {"rows": batch(rows), "worker": "w1", "now": NOW})
+            assert "JSON_TABLE" not in text
+            [plan] = tx.query(f"EXPLAIN {text}")
+            assert plan[2:6] == ("t", "range", "PRIMARY", "PRIMARY")
+            assert (int(plan[6]), int(plan[8]) <= len(rows)) == (int(length), True)
 
 
 def test_the_keys_of_tables_are_those_of_the_schema(store: Store) -> None:
@@ -159,6 +210,18 @@ def test_the_keys_of_tables_are_those_of_the_schema(store: Store) -> None:
 def test_users_connections_refuse_a_second_statement(store: Store) -> None:
     with pytest.raises(pymysql.err.ProgrammingError), store.transaction() as tx:
         tx.connection.cursor().execute("SELECT 1; SELECT 2")
+    for connect in (store.driver.connect, store.driver.plain):  # type: ignore[attr-defined]
+        with closing(connect()) as connection:
+            assert store.driver.deferring(connection) is None
+            with pytest.raises(pymysql.err.ProgrammingError):
+                connection.query("SELECT 1; SELECT 2")
+
+
+def test_what_cannot_be_encoded_is_not_sent(store: Store) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        store._writer.perform(writing(lambda tx: tx.send(NOTE, run="\udc80'")))
+    store._writer.perform(writing(lambda tx: None))
+    assert notes(store) == ["before", "after"]
 
 
 @settings(

@@ -1,5 +1,6 @@
 """Statements with their values in them: the same statement, in a form that MariaDB executes faster."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from detent.stores.driver import batch, named_to_pyformat
 from detent.stores.mysql.dialect import MySqlDialect
 from detent.stores.mysql.driver import MySqlDriver
-from detent.stores.mysql.literals import MOST_CASES, _form, fenced_insert, literal, write
-from detent.stores.sql.dialect import insert
+from detent.stores.mysql.literals import MOST_CASES, Unwritable, _form, fenced_insert, literal, write
+from detent.stores.sql.dialect import insert, kind_of
 from detent.stores.sql.graphs import KEYS, ON_KEY
 
 DIALECT = MySqlDialect()
@@ -32,8 +33,40 @@ def _statements(statements: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         value = getattr(statements, name)
         if isinstance(value, str):
             yield prefix + name, value
+        elif isinstance(value, tuple):
+            yield from ((f"{prefix}{name}.{place}", text) for place, text in enumerate(value))
         elif not isinstance(value, int):
             yield from _statements(value, f"{prefix}{name}.")
+
+
+# Each would end a text, or begin a statement, a comment or a parameter, if it were not escaped.
+HOSTILE = [
+    "'",
+    "''",
+    "\\",
+    "\\'; DROP TABLE detent_runs; -- ",
+    "'; DROP TABLE detent_runs; -- ",
+    "'); DROP TABLE detent_runs #",
+    '"; DROP TABLE detent_runs; /* `',
+    "\0'\n;\r\x1a",
+    "\u00bf'\u7e17'\U0001f600'",  # the last bytes of these are quotes and backslashes in other encodings
+    "%(rows)s %(worker)s %% %s x.run_id t.state",
+]
+
+
+STATEMENTS = [
+    *_statements(MySqlDriver.statements),
+    *[(name, named_to_pyformat(text)) for name, text in _statements(MySqlDriver.queries)],
+]
+
+
+def _params(statement: str, text: str) -> dict[str, str]:
+    """Parameters for a statement, in which every text is `text`."""
+    params = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement), text)
+    for name, columns in re.findall(r"JSON_TABLE\(%\((\w+)\)s, '\$\[\*\]' COLUMNS \((.*?)\)\) AS", statement):
+        fields = re.findall(r"PATH '\$\.(\w+)'", columns)
+        params[name] = batch([{field: 1 if kind_of(field) == "int" else text for field in fields}])
+    return params
 
 
 def _key(run: str, node: str = "main", result: str | None = "1") -> dict[str, Any]:
@@ -52,6 +85,27 @@ def test_no_text_ends_before_its_own_quote(values: list[str]) -> None:
     """A text that did could add a statement of its own to the packet."""
     sql = "SELECT " + ", ".join(["1", *map(literal, values)])
     assert _texts(sql) == ("SELECT " + ", ".join(["1", *"?" * len(values)]), values)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_text_changes_no_statement(hostile: str) -> None:
+    """Every statement of Detent has the same structure with it as with a harmless text."""
+    for name, statement in STATEMENTS:
+        harmless = _texts(write(statement, _params(statement, "text")))
+        structure, texts = _texts(write(statement, _params(statement, hostile)))
+        assert structure == harmless[0], name
+        inside_json = json.dumps(hostile, ensure_ascii=False)[1:-1]
+        for expected, text in zip(harmless[1], texts, strict=True):
+            if expected.startswith("[{"):
+                assert json.loads(text) == json.loads(expected.replace('"text"', f'"{inside_json}"')), name
+            else:
+                assert text == (hostile if expected == "text" else expected), name
+
+
+def test_only_texts_and_integers_are_written() -> None:
+    for value in (b"'", 1.5, ["'"], object()):
+        with pytest.raises(Unwritable):
+            literal(value)
 
 
 def test_a_batch_is_inserted_by_its_values() -> None:
@@ -110,6 +164,21 @@ def test_any_other_batch_keeps_its_json(rows: list[dict[str, Any]]) -> None:
     assert text == UPDATE % {"rows": literal(batch(rows)), "worker": "'w'"}
 
 
+def test_a_statement_that_grows_too_long_keeps_its_json() -> None:
+    """The caller has measured the batch: a key that is repeated for each column must not fill a packet."""
+    rows = [_key("é" * 400 + str(number), result=str(number)) for number in range(50)]
+    statement = UPDATE.replace("t.worker =", "t.error = x.result, t.input = x.result, t.worker =")
+    assert "JSON_TABLE" not in write(UPDATE, {"rows": batch(rows), "worker": "w"})
+    assert "JSON_TABLE" in write(statement, {"rows": batch(rows), "worker": "w"})
+
+
+def test_an_insert_that_reads_more_than_its_batch_keeps_its_json() -> None:
+    assert _form(INSERT) is not None
+    assert _form(INSERT + " WHERE x.event <> 'a'") is None
+    assert _form(INSERT + " ON DUPLICATE KEY UPDATE event = x.event") is None
+    assert _form(INSERT + " ON DUPLICATE KEY UPDATE event = VALUES(event)") is not None
+
+
 def test_an_update_that_reads_what_it_has_changed_keeps_its_join() -> None:
     """Without a join, MySQL would give it the new value."""
     changes = "state = 'done', result = t.state"
@@ -133,7 +202,7 @@ def test_inserts_of_batches_and_frequent_updates_have_a_form_of_their_own() -> N
 
 def test_no_statement_of_ours_is_several() -> None:
     """They are joined by semicolons; a comment would hide the next one."""
-    assert [n for n, text in _statements(MySqlDriver.statements) if re.search(r";|--|#|/\*", text)] == []
+    assert [name for name, text in STATEMENTS if re.search(r";|--|#|/\*", text)] == []
 
 
 def test_a_fenced_insert_reads_the_worker_once_under_its_lock() -> None:

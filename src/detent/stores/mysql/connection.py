@@ -117,7 +117,7 @@ class MySqlConnection(Connection):
         except pymysql.MySQLError as error:
             self.asking = False
             self._explain(error, statements[min(len(results), len(statements) - 1)], len(packet))
-            if not self.open and not isinstance(error.args[0], int):  # what came was no answer to us
+            if not self.open and _code(error) is None:  # what came was no answer to us
                 raise pymysql.err.OperationalError(LOST, f"the connection was lost: {error}") from error
             raise
         self.asking = False
@@ -146,7 +146,7 @@ class MySqlConnection(Connection):
 
     def _explain(self, error: pymysql.MySQLError, statement: Any, size: int) -> None:
         """Add what the server does not say: which statement it was, and how large it may be."""
-        code = error.args[0] if error.args else None
+        code = _code(error)
         if code == LOCK_TIMEOUT:
             error.statement = statement[:_TELLING]  # type: ignore[attr-defined]
         if self.largest is not None and code == PACKET_TOO_LARGE:
@@ -160,3 +160,8 @@ class MySqlConnection(Connection):
             raise
         self.asking = False
         return answer
+
+
+def _code(error: pymysql.MySQLError) -> int | None:
+    """The number of an error; None if it has only a text."""
+    return error.args[0] if error.args and isinstance(error.args[0], int) else None

@@ -32,12 +32,13 @@ PRIMARY = {
     "detent_readiness": {"run_id", "node"},
 }
 MOST_CASES = 250  # rows of an UPDATE: each row is compared with each value
+LARGEST_GROWTH = 2  # characters of a statement for each character of its batch: see largest_batch
 _DECODER = msgspec.json.Decoder()
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _BATCH = r"JSON_TABLE\(%\(rows\)s, '\$\[\*\]' COLUMNS \((?:[^']|'\$\.\w+')*\)\) AS x"
 _INSERT = re.compile(
     r"\s*(?P<head>INSERT INTO \w+ \((?P<columns>[\w, ]+)\)) SELECT (?P<fields>[\w., ]+)"
-    rf" FROM {_BATCH}(?P<tail>.*)",
+    rf" FROM {_BATCH}(?P<tail>|\s+ON DUPLICATE KEY UPDATE (?:(?!\bx\.).)*)",
     re.DOTALL,
 )
 _UPDATE = re.compile(
@@ -70,10 +71,13 @@ def write(statement: str, params: Mapping[str, Any]) -> str:
     """The statement with its parameters in it."""
     form = _form(statement) if "rows" in params else None
     if form is not None:
+        rows = params["rows"]
         try:
-            return form.write(_DECODER.decode(params["rows"]), params)
+            text = form.write(_DECODER.decode(rows), params)
         except Unwritable:
-            pass
+            return _fill(statement, params)
+        if len(text) <= len(statement) + LARGEST_GROWTH * len(rows):
+            return text
     return _fill(statement, params)
 
 
