@@ -261,7 +261,9 @@ def test_a_server_that_takes_one_statement_at_a_time_is_served_so(
     assert (single.run("run").state, len(single.journal(["run"])["run"])) == ("finished", 1)
 
 
-def test_a_record_waits_for_the_burial_of_its_worker_and_is_stale(store: Store, rival: Store) -> None:
+def test_a_record_waits_while_its_worker_is_declared_dead_and_is_then_stale(
+    store: Store, rival: Store
+) -> None:
     claimed = executing(store)
     with rival._beats.transaction() as tx:
         claims.reap(tx, "w1", counted=True, max_recoveries=5, now=NOW)

@@ -109,7 +109,7 @@ def test_a_packet_that_the_server_has_left_early_is_tried_again() -> None:
 
 
 def test_an_answer_to_something_else_is_a_lost_connection() -> None:
-    """The server has ended the session: its farewell has a number of its own."""
+    """The server has ended the session, and the number of its last packet does not fit."""
     connection = _connection(True, pymysql.InternalError("Packet sequence number wrong - got 1 expected 5"))
     with pytest.raises(pymysql.err.OperationalError) as caught:
         connection.execute_all(["ONE", "TWO"])

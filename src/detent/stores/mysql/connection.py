@@ -117,13 +117,13 @@ class MySqlConnection(Connection):
         except pymysql.MySQLError as error:
             self.asking = False
             self._explain(error, statements[min(len(results), len(statements) - 1)], len(packet))
-            if not self.open and _code(error) is None:  # what came was no answer to us
+            if not self.open and _code(error) is None:  # PyMySQL could not read the answer
                 raise pymysql.err.OperationalError(LOST, f"the connection was lost: {error}") from error
             raise
         self.asking = False
         if len(results) > len(statements):  # a statement of ours is several: a mistake in its text
             raise pymysql.InternalError("the server has executed more statements than were sent")
-        if len(results) < len(statements):  # it was interrupted between two; the COMMIT is always the last
+        if len(results) < len(statements):  # interrupted between two; the COMMIT is always the last
             raise pymysql.err.OperationalError(INTERRUPTED, "the server has not executed all statements")
         return results
 

@@ -4,13 +4,14 @@ Each statement by itself is a round trip, and acquires the GIL again, which a bu
 few milliseconds.  A statement whose answer is not needed yet is kept, and sent with the next one whose answer
 is; START TRANSACTION goes with the first statement, and COMMIT with the last ones.
 
-The server executes the statements of a packet one after the other, and stops at the first error: what comes
-behind it, the COMMIT too, is not executed.  The transaction is then rolled back, as after any other error.
+The server executes the statements of a packet one after the other, and stops at the first error.  It does not
+execute the statements after it, so the COMMIT is not executed.  The transaction is then rolled back, as after
+any other error.
 
 Only connections that execute nothing but Detent's own statements have a session.  On all others the server
-refuses a second statement.  MySQL has none either: a KILL QUERY that comes between two statements of a packet
-ends it without an answer.  MariaDB then ends the idle transaction, and with it the connection, after
-STOPPED_AFTER seconds; MySQL has no such limit, and the answer would be waited for forever.
+refuses a second statement.  On MySQL no connection has one: a KILL QUERY that arrives between two statements
+of a packet ends it without an answer.  MariaDB then ends the idle transaction, and with it the connection,
+after STOPPED_AFTER seconds.  MySQL has no such limit, and the client would wait forever.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Session:
         self.forget()
 
     def forget(self) -> None:
-        """What was not sent yet belongs to a transaction that is over."""
+        """Drop what was not sent: the transaction that it belongs to is over."""
         self._queue, self._length = [], 0
         self._begun = self._sent = False
 
