@@ -116,6 +116,18 @@ def test_an_answer_to_something_else_is_a_lost_connection() -> None:
     assert caught.value.args[0] == LOST
 
 
+@pytest.mark.parametrize("answers", [[True, False], [pymysql.err.ProgrammingError(1064, "syntax error")]])
+def test_several_statements_are_sent_only_where_two_were_answered(
+    answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may accept the option, and then refuse a second statement."""
+    connection = _connection(*answers)
+    connection._read_packet = lambda: None
+    monkeypatch.setattr(MySqlConnection, "open", True)
+    assert connection.allow_several() is (len(answers) == 2)
+    assert not connection.asking
+
+
 def test_an_interrupt_between_two_answers_leaves_the_connection_unusable() -> None:
     connection = _connection(True)
     interrupted = KeyboardInterrupt()

@@ -132,10 +132,11 @@ class MySqlConnection(Connection):
         return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES)
 
     def allow_several(self) -> bool:
-        """Let a command have several statements; False if the server refuses that."""
+        """Let a command have several statements; False if the server, or a proxy before it, refuses that."""
         try:
             self._execute_command(COMMAND.COM_SET_OPTION, _MULTI_STATEMENTS_ON)
             self._read_packet()
+            self.execute_all(["DO 0", "DO 0"])  # a proxy may accept the option alone
         except pymysql.MySQLError:
             self.asking = False
             if self.open:
