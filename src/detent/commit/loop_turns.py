@@ -12,8 +12,8 @@ loop does only what needs no waiting.  It leaves the rest to the committer's thr
     another thread has an operation     the thread takes over, and waits for the answer itself
     the loop is blocked, or has ended   the same, after a moment
 
-`LoopTurns` needs the committer's lock for its state (`_flying`, `_busy`, `_wanted`).  What belongs to the loop
-(`_wire`, `_listening`) is used only there.
+`LoopTurns` needs the committer's lock for its state (`_flying`, `_busy`, `_wanted`).  What belongs to the
+loop (`_wire`, `_listening`) is used only there.
 """
 
 from __future__ import annotations
