@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from detent.stores.driver import batch, named_to_pyformat
 from detent.stores.mysql.dialect import MySqlDialect
 from detent.stores.mysql.driver import MySqlDriver
-from detent.stores.mysql.literals import MOST_CASES, Unwritable, _form, fenced_insert, literal, write
+from detent.stores.mysql.literals import (
+    MOST_CASES,
+    MOST_VALUES,
+    Unwritable,
+    _form,
+    fenced_insert,
+    literal,
+    write,
+)
 from detent.stores.sql.dialect import insert, kind_of
 from detent.stores.sql.graphs import KEYS, ON_KEY
 
@@ -170,6 +178,14 @@ def test_a_statement_that_grows_too_long_keeps_its_json() -> None:
     statement = UPDATE.replace("t.worker =", "t.error = x.result, t.input = x.result, t.worker =")
     assert "JSON_TABLE" not in write(UPDATE, {"rows": batch(rows), "worker": "w"})
     assert "JSON_TABLE" in write(statement, {"rows": batch(rows), "worker": "w"})
+
+
+def test_only_the_tables_that_are_written_most_take_long_lists_of_values() -> None:
+    steps = named_to_pyformat(insert(DIALECT, "detent_steps", ("run_id", "step_key")))
+    for statement, key, is_list in [(INSERT, "event", False), (steps, "step_key", True)]:
+        for number in (MOST_VALUES, MOST_VALUES + 1):
+            text = write(statement, {"rows": batch([{"run_id": "a", key: str(n)} for n in range(number)])})
+            assert ("JSON_TABLE" not in text) == (is_list or number <= MOST_VALUES)
 
 
 def test_an_insert_that_reads_more_than_its_batch_keeps_its_json() -> None:
