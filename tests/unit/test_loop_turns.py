@@ -446,3 +446,15 @@ def test_what_a_loop_has_queued_when_it_ends_is_committed_at_the_close() -> None
     assert not closing.is_alive()
     assert [entry.answer for entry in entries] == ["a is done", "b is done"]
     store.loop_writer.close()
+
+
+def test_many_operations_are_sent_before_the_other_tasks_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_turns, "CHUNK", 5)
+
+    async def main() -> None:
+        async with leading() as (committer, _, wire):
+            futures = [commit(committer, f"{n}") for n in range(12)]
+            await answered(*futures)
+            assert [len(batch.runs) for batch in wire.sent] == [5, 5, 2]
+
+    asyncio.run(main())

@@ -180,7 +180,7 @@ class Committer(BatchAttempts):
             elif leads is _LOOP and self._turns is not None:
                 self._turns.schedule()
         if more and self._turns is not None:
-            self._turns.more()
+            self._turns.more(len(self._queue))
         if leads is entry:
             self._lead(entry)
 

@@ -32,6 +32,7 @@ from ..stores.loop_writer import LoopWriter, Sent
 from .entries import Entry, run_of
 
 log = logging.getLogger("detent")
+CHUNK = 100  # operations that are sent at once; fewer wait for the other callbacks that are ready
 MOST_FLYING = 2  # batches on their way at a time: the server works on one while the loop fills the next
 LOOK = 1.0  # seconds between two looks whether the loop still takes its turns
 
@@ -121,9 +122,13 @@ class LoopTurns:
         except RuntimeError:  # it is closed
             self._committer.wake_thread()
 
-    def more(self) -> None:
-        """On the loop, which leads: there are operations for the next batch."""
-        if len(self._flying) < MOST_FLYING and not self._to_thread and not self._busy:
+    def more(self, queued: int) -> None:
+        """On the loop, which leads: there are so many operations for the next batch."""
+        if len(self._flying) == MOST_FLYING or self._to_thread or self._busy:
+            return
+        if queued >= CHUNK:
+            self._context.run(self._guarded, self._lead)  # the server begins while other tasks continue
+        else:
             self._soon()
 
     def _soon(self) -> None:
