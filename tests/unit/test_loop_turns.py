@@ -458,3 +458,38 @@ def test_many_operations_are_sent_before_the_other_tasks_continue(monkeypatch: p
             assert [len(batch.runs) for batch in wire.sent] == [5, 5, 2]
 
     asyncio.run(main())
+
+
+def test_a_loop_whose_callback_was_lost_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of a signal handler can come after the loop has taken a callback, and before it runs."""
+    monkeypatch.setattr(committer_module, "LOOK", 0.02)
+    monkeypatch.setattr(loop_turns, "LOOK", 0.02)
+
+    async def main() -> None:
+        async with leading() as (committer, store, wire):
+            assert committer._turns is not None
+            with monkeypatch.context() as patch:
+                patch.setattr(committer._turns, "_scheduled_lead", lambda: None)
+                assert await answered(commit(committer, "lost")) == ["lost is done"]
+            assert store.batches == [["lost"]]
+            assert await answered(commit(committer, "next")) == ["next is done"]
+            assert [batch.runs for batch in wire.sent] == [["next"]]
+
+    asyncio.run(main())
+
+
+def test_a_thread_whose_loop_is_closed_can_commit() -> None:
+    """A loop may be closed without its app, and its thread continue."""
+    store = LoopStore()
+    committer = Committer(cast(Any, store))
+    loop = asyncio.new_event_loop()
+    committer.lead_on(loop)
+    loop.run_until_complete(used(committer, store))
+    loop.close()
+    committer.post(record("a"), forever=True)
+    deadline = time.monotonic() + PATIENCE
+    while store.committed != ["a"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    committer.close()
+    store.loop_writer.close()

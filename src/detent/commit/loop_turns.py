@@ -114,11 +114,11 @@ class LoopTurns:
     def schedule(self) -> None:
         """Lead after the callbacks that are ready now: they may have more for the batch."""
         self._since = time.monotonic()
-        if self._thread == threading.get_ident():
-            self._soon()
-            return
         try:
-            self.loop.call_soon_threadsafe(self._soon, context=self._context)
+            if self._thread == threading.get_ident():
+                self._soon()
+            else:
+                self.loop.call_soon_threadsafe(self._soon, context=self._context)
         except RuntimeError:  # it is closed
             self._committer.wake_thread()
 
@@ -242,6 +242,7 @@ class LoopTurns:
             sent = list(self._flying)
             self._flying.clear()
             self._to_thread = False
+            self._scheduled = False  # an exception may have come between the loop and its callback
             lead()
             return sent
 
