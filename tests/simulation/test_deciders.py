@@ -127,7 +127,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detent.stores.verbs.streams.PAGE", 3)
     monkeypatch.setattr("detent.execution.letter.DRAINED", 2)
     monkeypatch.setattr("detent.execution.letter.Letter.retry", PATIENT)
-    monkeypatch.setattr("detent.commit.committer.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("detent.commit.batch_attempts.FIRST_WAIT", 0.0)
     monkeypatch.setattr(logging.getLogger("detent.worker"), "disabled", True)  # it tells of every failure
 
 
