@@ -534,7 +534,7 @@ class World:
             assert graph.descendants(node) & set(done), f"{node} was bypassed, and stands before nothing done"
         for node, row in latest.items():
             if not graph.knows(node):
-                # (An inline node is nobody's to execute: with its graph it is gone for good.)
+                # (No worker executes an inline node: it is removed together with its graph.)
                 passed = row.outcome == "bypassed_by_deploy" or row.kind == "inline"
                 assert is_done(row) or passed, f"{node} is gone, and was not done"
 
