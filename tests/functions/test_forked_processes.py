@@ -123,7 +123,8 @@ def test_a_block_that_the_parent_entered_is_not_closed_by_the_child(url: str) ->
         assert worker_id(app) == theirs
 
 
-def test_fifty_forks_beside_threads_that_commit(apps: Apps) -> None:
+@pytest.mark.parametrize("forks", [15, pytest.param(50, marks=pytest.mark.soak)])
+def test_many_forks_beside_threads_that_commit(apps: Apps, forks: int) -> None:
     app = apps(doubled, worker=False)
     apps(doubled)
     stop, ids, errors = threading.Event(), [], []
@@ -140,13 +141,13 @@ def test_fifty_forks_beside_threads_that_commit(apps: Apps) -> None:
     for thread in threads:
         thread.start()
     try:
-        children = [in_child(lambda: app.start(doubled, 5).id) for _ in range(50)]
+        children = [in_child(lambda: app.start(doubled, 5).id) for _ in range(forks)]
     finally:
         stop.set()
         for thread in threads:
             thread.join(PATIENCE)
     assert not errors
-    assert len(set(ids + children)) == len(ids) + 50
+    assert len(set(ids + children)) == len(ids) + forks
     found = {run.id for run in app.runs.each(type=doubled)}
     assert found == {*ids, *children}
     assert result(app.run(children[-1])) == 10
