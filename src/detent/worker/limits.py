@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,12 +33,22 @@ class LimitedQueues:
         self._services = services
         self._served = frozenset(served)
         self.names: frozenset[str] = frozenset()
+        self.learned = 0  # how often
+        self._guard = threading.Lock()
         self.next_moment: int | None = None  # when a rate permits more, by our clock
         self.start_by: dict[str, float] = {}  # by token: when it is too late to start
 
-    def learn(self, limited: Mapping[str, bool]) -> None:
-        """These queues have limits now; True if the keys of executions matter."""
-        self.names = self._served & limited.keys()
+    def learn(self, limited: Mapping[str, bool], *, since: int | None = None) -> None:
+        """These queues have limits now; True if the keys of executions matter.
+
+        `since` is the value of `learned` before they were read.  If it has changed, a pause or a limit
+        was set here meanwhile, and this reading may not have it.
+        """
+        with self._guard:
+            if since is not None and since != self.learned:
+                return
+            self.learned += 1
+            self.names = self._served & limited.keys()
         keyed = frozenset(name for name, by_key in limited.items() if by_key)
         if keyed - self._services.store.driver.keyed:
             self._services.store.driver.keyed |= keyed

@@ -79,7 +79,7 @@ class Worker:
         self.limited = LimitedQueues(services, queues)
         self._due = NextMoment()
         self._deadline = NextMoment()  # when a run that waits may pass its deadline
-        self._marks = (0, 0)  # of both, when the heartbeat looked last
+        self._marks = (0, 0, 0)  # of both and of the limits, when the heartbeat looked last
         self._nothing_ready = False  # when the heartbeat looked last
         self._draining = False
         self._drained = False  # by an operator: it claims nothing, and stays
@@ -536,14 +536,14 @@ class Worker:
     def _look(self) -> HeartbeatReading:
         with self._guard:
             running = list(self._running)
-        self._marks = self._due.look(), self._deadline.look()
+        self._marks = self._due.look(), self._deadline.look(), self.limited.learned
         return self._services.store.read_heartbeat(
             now=time.time_ns() // 1000, runs=running, claim_cursor=self._claim_cursor
         )
 
     def _on_heartbeat(self, reading: HeartbeatReading) -> None:
         self.alone = all(worker == self.id for worker, _, _, _ in reading.workers)
-        self.limited.learn(reading.limited)
+        self.limited.learn(reading.limited, since=self._marks[2])
         self._drained, resumed = self.id in reading.drained, self._drained and self.id not in reading.drained
         if resumed:
             self.poke()
