@@ -58,14 +58,6 @@ def heal_run(
             tx, run_graph, seen, changes, {} if undecided else moves, now=now, held=held, mine=mine
         )
     healing, seen = _planned(tx, run, graph, seen, mine)
-    alone = {
-        node: (latest.attempt, latest.done or latest.active or latest.stopped)
-        for node, latest in seen.items()
-        if node not in healing.withdrawn
-    }
-    alone.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
-    for node in healing.expanded | healing.passed:
-        alone[node] = (seen[node].attempt if node in seen else 0, True)
     advance = Advance(
         graph,
         run_graph.facts(now, held=held),
@@ -73,7 +65,7 @@ def heal_run(
         Recorded(tx, run),
         counts=dict(healing.counts),
         hashes=hashes,
-        past=alone,
+        past=_past(healing, seen),
         results=results,
         errors=errors,
     )
@@ -90,6 +82,19 @@ def heal_run(
     changes.signatures[run] = (graph.signature, int(healing.irregular))
     changes.advanced(advance)
     return advance
+
+
+def _past(healing: Healing, seen: Mapping[str, Past]) -> dict[str, tuple[int, bool]]:
+    """The latest attempt at each node, and whether the plan leaves the node as it is."""
+    past = {
+        node: (latest.attempt, latest.done or latest.active or latest.stopped)
+        for node, latest in seen.items()
+        if node not in healing.withdrawn
+    }
+    past.update({node: (seen[node].attempt, False) for node in healing.withdrawn})
+    for node in healing.expanded | healing.passed:
+        past[node] = (seen[node].attempt if node in seen else 0, True)
+    return past
 
 
 def _planned(
