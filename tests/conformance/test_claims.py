@@ -7,6 +7,7 @@ import pytest
 from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Start
 from detent.kernel.rows import NewExecution
+from detent.stores.claim_cursor import ClaimCursor
 from detent.stores.store import Store
 from detent.stores.verbs import claims
 from tests.conformance.builders import (
@@ -162,6 +163,34 @@ def test_a_claim_passes_by_what_a_cancel_has_in_hand(store: Store, rival: Store)
             assert ids(attempt.result()) == ["b"]
     assert ids(attempt.result()) == ["b"]
     assert state_of(store, "a") == "canceled"
+
+
+def test_what_a_claim_skipped_is_told_from_an_empty_queue(store: Store, rival: Store) -> None:
+    cursor = ClaimCursor()
+
+    def left() -> bool:
+        return store.next_work(cursor, queues=["other", "default"], jobs=["flow"], version="")[1]
+
+    assert not left()
+    one(store, start("a"))
+    with rival._claims.transaction() as tx:
+        claims.claim(tx, "w1", queues=["default"], jobs=["flow"], tokens=["t"], now=NOW)
+        if store.dialect != "sqlite":  # there, a claim waits for the other transaction
+            assert ids(claim(store, "w2")) == []
+            assert left()
+    assert not left()
+    assert not store.next_work(cursor, queues=[], jobs=["flow"], version="")[1]
+
+
+def test_what_a_claim_may_not_take_counts_as_nothing_left(store: Store) -> None:
+    one(store, start("a"))
+    for queue, job in (("default", "unknown"), ("other", "flow")):
+        assert not store.next_work(ClaimCursor(), queues=[queue], jobs=[job], version="")[1]
+
+
+def test_the_next_timer_is_told_with_what_is_left(store: Store) -> None:
+    schedule(store, new_main("a", state="timer", scheduled_for=NOW + 20))
+    assert store.next_work(ClaimCursor(), queues=["default"], jobs=["flow"], version="") == (NOW + 20, False)
 
 
 def test_a_pause_finds_what_was_claimed_a_moment_before(store: Store, rival: Store) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from detent import step, workflow
 from detent.stores.claim_cursor import MOST
+from detent.stores.store import Store
 from detent.testing import TestingApp
 from detent.worker.limits import LimitedQueues
 from detent.worker.worker import Worker
+from tests.functions.test_blocked import SERVERS, open_transaction
 from tests.functions.world import Apps, eventually, result
 
 
@@ -85,6 +87,37 @@ def test_what_other_code_cancels_before_it_begins_is_handed_back(
     eventually(lambda: cancelled, "it was cancelled")
     assert cancelled == [1]
     assert result(run) == 2
+
+
+@SERVERS
+def test_what_was_locked_when_its_worker_claimed_is_claimed_when_it_is_free(
+    apps: Apps, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On MariaDB, the claim of a worker that does not serve it locks it for a moment."""
+    monkeypatch.setattr("detent.worker.heartbeat.Heartbeat.start", lambda self: None)  # it looks, too
+    real = Store.claim
+    empty: list[int] = []
+
+    with open_transaction(url) as other:
+
+        def claim(self: Store, *args: Any, **given: Any) -> Any:
+            with other.cursor() as cursor:
+                cursor.execute("SELECT node FROM detent_executions WHERE run_id = 'locked' FOR UPDATE")
+                is_locked = bool(cursor.fetchall()) and not empty
+            if not is_locked:
+                other.rollback()
+            found = real(self, *args, **given)
+            if is_locked:
+                empty.append(len(found))
+                other.rollback()
+            return found
+
+        monkeypatch.setattr(Store, "claim", claim)
+        app = apps(counts)
+        with mock.patch.object(Worker, "serves", return_value=False):  # so that it must be claimed
+            run = app.options(id="locked").start(counts, 1)
+        assert result(run) == 2
+    assert empty == [0]
 
 
 def test_speedrun_does_not_end_before_the_worker_has_looked_everywhere(testing: TestingApp) -> None:

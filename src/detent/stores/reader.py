@@ -117,6 +117,23 @@ class StoreReader(BaseStore):
             )[0][0]
             return due
 
+    def next_work(
+        self, claim_cursor: ClaimCursor, *, queues: Sequence[str], jobs: Sequence[str], version: str
+    ) -> tuple[int | None, bool]:
+        """When the next timer is due, and whether a claim from these queues has left something.
+
+        A claim leaves what another transaction has locked.  It is not looked for while that takes long.
+        """
+        if not queues or not self.driver.statements.next_work or claim_cursor.slow_scan:
+            return self.next_due(claim_cursor), False
+        known = {"rows": batch([{"job": job} for job in jobs]), "version": version}
+        found: list[tuple[int | None, bool]] = []
+        with self._reading() as tx:
+            for queue in queues:
+                found += tx.query(tx.sql.next_work, queue=queue, floor=claim_cursor.timers, **known)
+        # The earliest: a timer that was read first may be ready by now, in a queue that was read before.
+        return min((due for due, _ in found if due is not None), default=None), any(left for _, left in found)
+
     def next_deadline(self) -> int | None:
         """When the next deadline of a run passes that is not over."""
         with self._reading() as tx:

@@ -29,6 +29,7 @@ from .heartbeat import Heartbeat
 from .kinds import break_off, prepare, work_of
 from .limits import LimitedQueues
 from .next_moment import NextMoment
+from .next_work import NextWork
 from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
@@ -78,6 +79,7 @@ class Worker:
         self._claim_cursor = ClaimCursor()
         self.limited = LimitedQueues(services, queues)
         self._due = NextMoment()
+        self._next_work = NextWork(services, self._due, self._claim_cursor)
         self._deadline = NextMoment()  # when a run that waits may pass its deadline
         self._marks = (0, 0, 0)  # of both and of the limits, when the heartbeat looked last
         self._nothing_ready = False  # when the heartbeat looked last
@@ -133,11 +135,13 @@ class Worker:
     def stop(self) -> None:
         """Drain: claim no more, let what runs come to its next step, hand the rest back."""
         with self._guard:
-            self._draining = True
+            self._draining = True  # `_deliver` tells it to what comes from here on
+            running = self._works()
         self._poked.set()
         self.upkeep.stop()
         self.scheduler.stop()
-        self._tell_all("draining")
+        for work in running:
+            work.told("draining")
         self.projector.end()
         until = time.monotonic() + self._grace
         if self._dispatcher.is_alive():
@@ -504,13 +508,14 @@ class Worker:
             if len(claimed) == room:  # as many as asked for: there may be more
                 self._backlog = True
         self.deliver(claimed, journals)
-        if len(claimed) < room:
-            mark = self._due.look()
-            self._due.found(mark, self._services.store.next_due(self._claim_cursor))
+        if len(claimed) < room and self._next_work.look():
+            self._next_work.wait(self._poked)
+            self._backlog = True
         if self._backlog and self._free > 0:
             self._poked.set()
 
     def _claim_from(self, queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
+        self._next_work.queues = queues
         return self._services.store.claim(
             self.id,
             queues=queues,
@@ -572,12 +577,6 @@ class Worker:
         for work in told:
             if state is None or work.interrupt != state:
                 work.told(state)
-
-    def _tell_all(self, state: str) -> None:
-        with self._guard:
-            running = self._works()
-        for work in running:
-            work.told(state)
 
     def _rescued(self, worker: str, executions: list[NewExecution]) -> None:
         self._reports.down(worker, "dead", len(executions))

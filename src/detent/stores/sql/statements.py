@@ -86,6 +86,7 @@ class Statements(msgspec.Struct, frozen=True):
     due_timers: str
     promote: str
     next_due: str
+    next_work: str  # empty where a claim skips nothing
     progressed: str
     release: str
     # Workers
@@ -308,6 +309,7 @@ SELECT e.run_id, e.node, e.attempt, e.scheduled_for
         promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
         next_due="""
 SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
+        next_work=_next_work(d),
         # Which attempts got somewhere before their worker died.
         progressed=f"""
 SELECT DISTINCT x.run_id, x.attempt
@@ -512,15 +514,33 @@ def _lease(d: Dialect) -> str:
 def _claim(d: Dialect, place: str) -> str:
     return f"""
 SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
-  FROM detent_executions e {d.by("detent_executions_ready")}
- WHERE e.state = 'ready'
-   AND e.queue = :queue
+  {_claimable(d)}
    {place}
-   AND {d.one_of("e.job", "job")}
-   AND {served("e")}
  ORDER BY e.precedence, e.scheduled_for, e.run_id
  LIMIT :limit
  {d.lock("e")} {d.skip_locked}"""
+
+
+def _claimable(d: Dialect) -> str:
+    """What is ready in one queue, of the kinds and the version that this worker serves."""
+    return f"""FROM detent_executions e {d.by("detent_executions_ready")}
+ WHERE e.state = 'ready'
+   AND e.queue = :queue
+   AND {d.one_of("e.job", "job")}
+   AND {served("e")}"""
+
+
+def _next_work(d: Dialect) -> str:
+    """The next timer, and whether a claim has skipped something.
+
+    One statement, so that a timer which another worker makes ready meanwhile is seen as one or the other.
+    """
+    if not d.skip_locked:
+        return ""
+    return f"""
+SELECT (SELECT MIN(t.scheduled_for) FROM detent_executions t
+         WHERE t.state = 'timer' AND t.scheduled_for >= :floor),
+       EXISTS (SELECT 1 {_claimable(d)})"""
 
 
 def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
