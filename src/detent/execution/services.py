@@ -185,6 +185,14 @@ class Loop:
                 self._on_start(loop)
             return self._own
 
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function on the loop: at once if the caller is on it."""
+        loop = self.get()
+        if asyncio._get_running_loop() is loop:  # else the loop would wake itself through its socket
+            function(*args)
+        else:
+            loop.call_soon_threadsafe(function, *args)
+
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while True:

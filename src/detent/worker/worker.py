@@ -293,7 +293,7 @@ class Worker:
                 else:
                     left.pop(item.token)
             if on_loop:
-                self._services.loop.get().call_soon_threadsafe(self._begin, on_loop)
+                self._services.loop.call(self._begin, on_loop)
             left.clear()
         except RuntimeError:
             log.exception("worker %s: its event loop accepts no more work", self.id)
