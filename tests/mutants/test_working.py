@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         "a claim is not counted",
-        "stores/sql/statements.py",
+        "stores/sql/claims.py",
         "token = x.token, deliveries = t.deliveries + 1",
         "token = x.token, deliveries = t.deliveries",
         ("conformance/test_claims.py::test_a_claim_tells_all_that_the_worker_needs[sqlite]",),
@@ -154,9 +154,9 @@ MUTANTS = [
     ),
     Mutant(
         "priority is ignored",
-        "stores/sql/statements.py",
-        " ORDER BY e.precedence, e.scheduled_for, e.run_id",
-        " ORDER BY e.scheduled_for, e.run_id",
+        "stores/sql/claims.py",
+        "ORDER BY e.precedence, e.scheduled_for, e.run_id",
+        "ORDER BY e.scheduled_for, e.run_id",
         ("conformance/test_claims.py::test_the_order_is_priority_then_time_then_id[sqlite]",),
     ),
     Mutant(

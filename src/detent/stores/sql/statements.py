@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ...kernel.rows import Claimed, ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
+from ...kernel.rows import ExecutionRow, NewExecution, NewRun, RunRow, Step, WorkerRow
 from .chains import ChainStatements, build_chains
+from .claims import claim_statements, claimed
 from .deadlines import DeadlineStatements, build_deadlines
 from .deciders import DeciderStatements, build_deciders
-from .dialect import Dialect, columns_of, insert, served
+from .dialect import Dialect, columns_of, insert
 from .graphs import KEYS, ON_KEY, WAITING, GraphStatements, build_graphs
 from .projections import ProjectionStatements, build_projections
 from .queues import QueueStatements, build_queues
@@ -129,7 +130,7 @@ def build(d: Dialect) -> Statements:
         **_batches(d),
         **_readiness(d),
         **_messages(d),
-        **_claims(d),
+        **claim_statements(d),
         **_workers(d),
         **_control(d),
         **_reads(d),
@@ -279,54 +280,6 @@ SELECT seq, name, value FROM detent_messages {d.by("detent_messages_unread")}
     )
 
 
-def _claims(d: Dialect) -> dict[str, str]:
-    """Claims of executions, timers, and the way back to others."""
-    return dict(
-        # What is due in one queue, most urgent first, of the kinds that this worker knows.
-        # SKIP LOCKED keeps workers from queueing behind each other.
-        # Served by detent_executions_ready: its rows are only what may be claimed now.
-        claim=_claim(d, ""),
-        # The same for one precedence, from a time on: see claim_cursor.py.
-        claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
-        lease=_lease(d),
-        claimed=d.update("detent_executions", (*KEYS, "token"), _LEASED, ON_KEY),
-        claimed_runs=_claimed(
-            f"{d.rows(*KEYS)} {d.join('detent_executions', 'e')}"
-            " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
-            d.join("detent_runs", "r"),
-        ),
-        # Timers whose time has come.  What somebody else has in hand (a second promotion, a
-        # cancel) is left to them, so that nobody waits here.  Served by detent_executions_timer.
-        due_timers=f"""
-SELECT e.run_id, e.node, e.attempt, e.scheduled_for
-  FROM detent_executions e {d.by("detent_executions_timer")}
- WHERE e.state = 'timer'
-   AND e.scheduled_for <= :now
-   AND e.scheduled_for >= :floor
- ORDER BY e.scheduled_for
- LIMIT :limit
- {d.lock("e")} {d.skip_locked}""",
-        promote=d.update("detent_executions", KEYS, "state = 'ready'", ON_KEY),
-        next_due="""
-SELECT MIN(scheduled_for) FROM detent_executions WHERE state = 'timer' AND scheduled_for >= :floor""",
-        next_work=_next_work(d),
-        # Which attempts got somewhere before their worker died.
-        progressed=f"""
-SELECT DISTINCT x.run_id, x.attempt
-  FROM {d.rows("run_id", "attempt")}
-  {d.join("detent_steps", "s")}
-    ON s.run_id = x.run_id AND s.written_by = x.attempt AND s.state NOT IN ('executing')
-   AND s.kind <> 'published'""",
-        # Handed back unexecuted, as if never claimed.
-        release=d.update(
-            "detent_executions",
-            (*KEYS, "token", "state"),
-            "state = x.state, token = NULL, worker = NULL, started_at = NULL",
-            f"{ON_KEY} AND t.token = x.token AND t.state = 'executing'",
-        ),
-    )
-
-
 def _workers(d: Dialect) -> dict[str, str]:
     """Workers: their rows, leases and heartbeats, and what they hold."""
     return dict(
@@ -370,7 +323,7 @@ SELECT id, lease_until, drain_at FROM detent_workers WHERE id = :id {d.lock("det
         drain_worker="UPDATE detent_workers SET drain_at = :drain_at WHERE id = :id",
         delete_worker="DELETE FROM detent_workers WHERE id = :id",
         # Served by detent_executions_worker.
-        held_by=_claimed("detent_executions e")
+        held_by=claimed("detent_executions e")
         + " WHERE e.worker = :worker AND e.state = 'executing' ORDER BY e.run_id, e.node",
         held_tokens="SELECT token FROM detent_executions WHERE worker = :worker AND state = 'executing'",
     )
@@ -421,7 +374,7 @@ SELECT COUNT(*) FROM detent_steps
 SELECT node, attempt, outcome FROM detent_executions WHERE run_id = :id AND state = 'failed'""",
         delete_steps=d.delete("detent_steps", ("run_id", "step_key")),
         # The latest attempt of each node of a run.
-        latest=_claimed("detent_executions e")
+        latest=claimed("detent_executions e")
         + """
  WHERE e.run_id = :id
    AND e.attempt = (SELECT MAX(l.attempt) FROM detent_executions l
@@ -465,82 +418,6 @@ def whole_run(d: Dialect) -> str:
     return f"""{_run_row()},
        CASE WHEN {EXECUTING} THEN 1 ELSE 0 END AS performing,
        (SELECT {attributes} FROM detent_attributes f WHERE f.run_id = r.id) AS attributes"""
-
-
-_OF_EXECUTION = frozenset(
-    "run_id node attempt kind job queue precedence worker token deliveries recoveries failures input topic"
-    " started_at queue_key pin".split()
-)
-_OF_RUN = {
-    "type": "type",
-    "run_input": "input",
-    "run_state": "state",
-    "run_kind": "kind",
-    "run_queue": "queue",
-    "run_priority": "priority",
-    "run_key": "queue_key",
-}
-
-
-def _claimed_columns(execution: str) -> str:
-    """The fields of `Claimed`, of an execution with that alias and its run `r`."""
-    return ", ".join(
-        f"{execution}.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
-        for name in columns_of(Claimed)
-    )
-
-
-def _claimed(executions: str, join: str = "JOIN detent_runs r") -> str:
-    """SELECT executions with their runs, in the order of `Claimed`'s fields."""
-    return f"SELECT {_claimed_columns('e')} FROM {executions} {join} ON r.id = e.run_id"
-
-
-# A claim that had to wait for a lock may find what was made after it had looked at the clock.
-_LEASED = """state = 'executing', worker = :worker, token = x.token, deliveries = t.deliveries + 1,
- started_at = COALESCE(t.started_at, CASE WHEN t.created_at > :now THEN t.created_at ELSE :now END)"""
-
-
-def _lease(d: Dialect) -> str:
-    """Lease, and return what was leased: a fifth less of the server's time than one after the other."""
-    if not d.update_returns_joined:
-        return ""
-    joined = f"{d.rows(*KEYS, 'token')} JOIN detent_runs AS r ON r.id = x.run_id"
-    return (
-        f"UPDATE detent_executions AS t SET {_LEASED} FROM {joined}"
-        f" WHERE {ON_KEY} RETURNING {_claimed_columns('t')}"
-    )
-
-
-def _claim(d: Dialect, place: str) -> str:
-    return f"""
-SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
-  {_claimable(d)}
-   {place}
- ORDER BY e.precedence, e.scheduled_for, e.run_id
- LIMIT :limit
- {d.lock("e")} {d.skip_locked}"""
-
-
-def _claimable(d: Dialect) -> str:
-    """What is ready in one queue, of the kinds and the version that this worker serves."""
-    return f"""FROM detent_executions e {d.by("detent_executions_ready")}
- WHERE e.state = 'ready'
-   AND e.queue = :queue
-   AND {d.one_of("e.job", "job")}
-   AND {served("e")}"""
-
-
-def _next_work(d: Dialect) -> str:
-    """The next timer, and whether a claim has skipped something.
-
-    One statement, so that a timer which another worker makes ready meanwhile is seen as one or the other.
-    """
-    if not d.skip_locked:
-        return ""
-    return f"""
-SELECT (SELECT MIN(t.scheduled_for) FROM detent_executions t
-         WHERE t.state = 'timer' AND t.scheduled_for >= :floor),
-       EXISTS (SELECT 1 {_claimable(d)})"""
 
 
 def _journal(d: Dialect, columns: tuple[str, ...]) -> str:
