@@ -18,8 +18,9 @@ from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, 
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
     pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages
-    claim claim_on lease claimed claimed_runs due_timers promote next_due next_work held_by progressed release
-    lock_run hold unhold cancel_executions children delete_steps latest hero_run run executions
+    claim claim_on claim_at_once lease claimed claimed_runs due_timers promote next_due next_work
+    held_by progressed release lock_run hold unhold cancel_executions children delete_steps latest
+    hero_run run executions
     journal history unread_messages
 """.split()
 # Of graphs.  (What only inserts, and what changes one run by its key, has nothing to plan.)
@@ -132,6 +133,7 @@ PARAMETERS = {
     "queue": "default",
     "limit": 10,
     "version": "v1",
+    "tokens": "{t}",
     "worker": "w1",
     "keep": "",
     "type": "flow",

@@ -132,6 +132,15 @@ MUTANTS = [
         ("conformance/test_claims.py::test_a_worker_that_is_not_alive_gets_nothing[sqlite]",),
     ),
     Mutant(
+        "a worker that was declared dead claims in one statement",
+        "stores/sql/claims.py",
+        "   AND EXISTS (SELECT 1 FROM alive)",
+        "   AND 1 = 1",
+        (
+            "conformance/test_claims_at_once.py::test_a_claim_at_once_keeps_what_claims_promise[a_worker_that_is_not_alive_gets_nothing-postgres]",
+        ),
+    ),
+    Mutant(
         "a claim is not counted",
         "stores/sql/claims.py",
         "token = x.token, deliveries = t.deliveries + 1",

@@ -7,6 +7,7 @@ Each verb is one transaction.  Its docstring says what calling it twice does;
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import AlreadyRunning, DatabaseUnavailable
@@ -188,9 +189,17 @@ class Store(
         now: int,
         version: str = "",
         claim_cursor: ClaimCursor | None = None,
+        timers: bool = True,
     ) -> list[Claimed]:
-        """Lease what is due, at most one per token; twice leases the next ones."""
+        """Lease what is due, at most one per token; twice leases the next ones.
+
+        Without `timers` it may leave timers that are due as they are: that is quicker on PostgreSQL.
+        """
         claim_cursor = claim_cursor or ClaimCursor()
+        if not timers and self._claims_at_once and claim_cursor.wanted():
+            return self._claim_at_once(
+                queues, tokens, claim_cursor, worker=worker, jobs=jobs, now=now, version=version
+            )
         claimed = self._again(
             self._claims,
             lambda tx: claims.claim(
@@ -206,6 +215,28 @@ class Store(
         )
         claim_cursor.committed()
         return claimed()
+
+    @property
+    def _claims_at_once(self) -> bool:
+        return self.driver.single and bool(self.driver.statements.claim_at_once)
+
+    def _claim_at_once(
+        self, queues: Sequence[str], tokens: Sequence[str], claim_cursor: ClaimCursor, **given: Any
+    ) -> list[Claimed]:
+        """Each queue by a statement of its own: a retry of one must not lease from the others again."""
+        found: list[Claimed] = []
+        seconds = 0.0
+        for queue in queues:
+            if left := tokens[len(found) :]:
+                verb = partial(
+                    claims.claim_at_once, queue=queue, tokens=left, claim_cursor=claim_cursor, **given
+                )
+                claimed, taken = self._again(self._claims, verb, alone=True)
+                claim_cursor.committed()
+                found += claimed
+                seconds += taken
+        claim_cursor.looked(seconds)
+        return found
 
     def claim_overdue(
         self,

@@ -29,11 +29,11 @@ from .heartbeat import Heartbeat
 from .kinds import break_off, prepare, work_of
 from .limits import LimitedQueues
 from .next_moment import NextMoment
-from .next_work import NextWork
 from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
 from .scheduler import Duties, Scheduler
+from .unlimited import UnlimitedQueues
 from .upkeep import Upkeep
 
 log = logging.getLogger("detent.worker")
@@ -79,7 +79,7 @@ class Worker:
         self._claim_cursor = ClaimCursor()
         self.limited = LimitedQueues(services, queues)
         self._due = NextMoment()
-        self._next_work = NextWork(services, self._due, self._claim_cursor)
+        self._unlimited = UnlimitedQueues(services, self._due, self._claim_cursor)
         self._deadline = NextMoment()  # when a run that waits may pass its deadline
         self._marks = (0, 0, 0)  # of both and of the limits, when the heartbeat looked last
         self._nothing_ready = False  # when the heartbeat looked last
@@ -496,7 +496,8 @@ class Worker:
         try:
             self._look_after_doubt()
             random.shuffle(self._queues)  # none of them starves
-            claimed = self.limited.claim(self.id, self._queues, tokens, self._works, self._claim_from)
+            claim = partial(self._unlimited.claim, self.id)
+            claimed = self.limited.claim(self.id, self._queues, tokens, self._works, claim)
             self._reports.claimed(self.id, len(claimed), time.perf_counter() - begun)
             journals = prepare(self._services, claimed)
         except BaseException:
@@ -508,23 +509,11 @@ class Worker:
             if len(claimed) == room:  # as many as asked for: there may be more
                 self._backlog = True
         self.deliver(claimed, journals)
-        if len(claimed) < room and self._next_work.look():
-            self._next_work.wait(self._poked)
+        if len(claimed) < room and self._unlimited.look():
+            self._unlimited.wait(self._poked)
             self._backlog = True
         if self._backlog and self._free > 0:
             self._poked.set()
-
-    def _claim_from(self, queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
-        self._next_work.queues = queues
-        return self._services.store.claim(
-            self.id,
-            queues=queues,
-            jobs=self._services.registry.names,
-            tokens=tokens,
-            now=self._services.clock.now(),
-            version=self._services.version,
-            claim_cursor=self._claim_cursor,
-        )
 
     def _look_after_doubt(self) -> None:
         """Where a lease may be ours without our knowing: somebody must execute it."""

@@ -61,6 +61,36 @@ SELECT e.run_id, e.node, e.attempt, e.precedence, e.scheduled_for
  {d.lock("e")} {d.skip_locked}"""
 
 
+def _claim_at_once(d: Dialect) -> str:
+    """`claim` and `lease` in one statement, which also tells how many seconds the search took.
+
+    A worker that is not alive gets nothing.  If nothing is found, there is one row with the seconds alone.
+    """
+    if not d.update_returns_joined:
+        return ""
+    return f"""
+WITH alive AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
+     found AS MATERIALIZED (
+SELECT e.run_id, e.node, e.attempt
+  {_claimable(d)}
+   AND EXISTS (SELECT 1 FROM alive)
+ {_ORDER}
+ LIMIT :limit
+ {d.lock("e")} {d.skip_locked}),
+     timed AS MATERIALIZED (
+SELECT COUNT(*),
+       CAST(EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp()) AS double precision) AS seconds
+  FROM found),
+     x AS (
+SELECT found.*, (CAST(:tokens AS text[]))[CAST(ROW_NUMBER() OVER () AS integer)] AS token FROM found),
+     leased AS (
+UPDATE detent_executions AS t SET {_LEASED}
+  FROM x JOIN detent_runs AS r ON r.id = x.run_id
+ WHERE {ON_KEY}
+RETURNING {_claimed_columns("t")}, t.scheduled_for)
+SELECT timed.seconds, leased.* FROM timed LEFT JOIN leased ON TRUE"""
+
+
 def _claimable(d: Dialect) -> str:
     """What is ready in one queue, of the kinds and the version that this worker serves."""
     return f"""FROM detent_executions e {d.by("detent_executions_ready")}
@@ -92,6 +122,7 @@ def claim_statements(d: Dialect) -> dict[str, str]:
         claim=_claim(d, ""),
         # The same for one precedence, from a time on: see claim_cursor.py.
         claim_on=_claim(d, "AND e.precedence = :precedence AND e.scheduled_for >= :floor"),
+        claim_at_once=_claim_at_once(d),
         lease=_lease(d),
         claimed=d.update("detent_executions", (*KEYS, "token"), _LEASED, ON_KEY),
         claimed_runs=claimed(

@@ -81,6 +81,7 @@ class Statements(msgspec.Struct, frozen=True):
     # Claims
     claim: str
     claim_on: str
+    claim_at_once: str  # empty where an UPDATE cannot return columns of what it was joined with
     lease: str  # both of the next two, where the database can; or nothing
     claimed: str
     claimed_runs: str

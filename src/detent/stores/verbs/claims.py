@@ -32,6 +32,7 @@ from ..batch.apply import lock_executions
 from ..batch.changes import Changes, end_run, execution_order
 from ..claim_cursor import SLOW, ClaimCursor
 from ..driver import Tx, batch, rows_to
+from ..sql.dialect import columns_of
 from .leases import lease
 
 PROMOTED_AT_ONCE = 1000
@@ -66,6 +67,49 @@ def claim(
         for (run, node, attempt), token in zip(found, tokens, strict=False)
     ]
     return lease(tx, worker, leases, now)
+
+
+def claim_at_once(
+    tx: Tx,
+    worker: str,
+    *,
+    queue: str,
+    jobs: Sequence[str],
+    tokens: Sequence[str],
+    now: int,
+    version: str,
+    claim_cursor: ClaimCursor,
+) -> tuple[list[Claimed], float]:
+    """Lease what is ready in one queue, by one statement; return it, and how many seconds the search took.
+
+    Timers that are due stay timers.
+    """
+    rows = tx.query(
+        tx.sql.claim_at_once,
+        worker=worker,
+        queue=queue,
+        limit=len(tokens),
+        tokens=f"{{{','.join(tokens)}}}",
+        now=now,
+        rows=batch([{"job": job} for job in jobs]),
+        version=version,
+    )
+    claim_cursor.begin()
+    seconds: float = rows[0][0]
+    if rows[0][1] is None:
+        return [], seconds
+    rows.sort(key=_order_of_claims)
+    claimed: list[Claimed] = rows_to(Claimed, [row[1:-1] for row in rows])
+    for item, row in zip(claimed, rows, strict=True):
+        claim_cursor.claimed(queue, item.precedence, row[-1])
+    return claimed, seconds
+
+
+_PRECEDENCE = columns_of(Claimed).index("precedence") + 1
+
+
+def _order_of_claims(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return row[_PRECEDENCE], row[-1], row[1]
 
 
 def _find(

@@ -1,9 +1,10 @@
-"""What a worker looks for after a claim that found less than it had room for.
+"""How a worker claims from the queues that have no limits.
 
 A claim skips what another transaction has locked.  It cannot tell that from an empty queue.  The other
 transaction may be a claim that takes what it has locked.  It may also be one that does not: MariaDB locks
-every execution that a claim looks at, also those of kinds that its worker does not serve.  So the worker
-looks once more, without locks.  If something is left, it claims again soon, and then less and less often.
+every execution that a claim looks at, also those of kinds that its worker does not serve.  So after a claim
+that had room for more, the worker looks once more, without locks.  If something is left, it claims again
+soon, and then less and less often.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Sequence
 
 from ..execution.services import Services
+from ..kernel.rows import Claimed
 from ..stores.claim_cursor import ClaimCursor
 from .next_moment import NextMoment
 
@@ -19,22 +21,37 @@ FIRST_WAIT = 0.002  # seconds until the next claim; most transactions are over b
 LONGEST_WAIT = 0.25  # while another transaction keeps something locked
 
 
-class NextWork:
-    """When to claim again; for the dispatcher's thread."""
+class UnlimitedQueues:
+    """Claims, and knows when to claim again; for the dispatcher's thread."""
 
     def __init__(self, services: Services, due: NextMoment, claim_cursor: ClaimCursor) -> None:
         self._services = services
         self._due = due
         self._claim_cursor = claim_cursor
+        self._queues: Sequence[str] = ()  # of the last claim
         self._wait = 0.0
-        self.queues: Sequence[str] = ()  # of the last claim, without those that have limits
+
+    def claim(self, worker: str, queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
+        """Claim from these queues; make timers ready first if one is due, as far as we know."""
+        self._queues = queues
+        now, due = self._services.clock.now(), self._due.at
+        return self._services.store.claim(
+            worker,
+            queues=queues,
+            jobs=self._services.registry.names,
+            tokens=tokens,
+            now=now,
+            version=self._services.version,
+            claim_cursor=self._claim_cursor,
+            timers=due is not None and due <= now,
+        )
 
     def look(self) -> bool:
         """Learn when the next timer is due; return whether the claim has left something."""
         mark = self._due.look()
         due, left = self._services.store.next_work(
             self._claim_cursor,
-            queues=self.queues,
+            queues=self._queues,
             jobs=self._services.registry.names,
             version=self._services.version,
         )
