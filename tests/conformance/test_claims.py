@@ -212,6 +212,14 @@ def test_a_timer_is_never_early(store: Store) -> None:
     assert ids(claim(store, now=NOW + 10)) == ["a"]
 
 
+def test_a_claim_that_is_not_for_timers_leaves_those_that_are_due(store: Store) -> None:
+    schedule(store, new_main("a", state="timer", scheduled_for=NOW), new_main("b"))
+    found = store.claim("w1", queues=["default"], jobs=["flow"], tokens=["t", "u"], now=NOW + 1, timers=False)
+    assert ids(found) == ["b"]
+    assert state_of(store, "a") == "timer"
+    assert ids(claim(store, now=NOW + 1)) == ["a"]
+
+
 def test_the_next_timer_is_told(store: Store) -> None:
     assert store.next_due() is None
     schedule(

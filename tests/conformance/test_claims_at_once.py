@@ -10,7 +10,7 @@ import pytest
 from detent.stores.claim_cursor import MOST, SLOW, ClaimCursor
 from detent.stores.store import Store
 from tests.conformance import test_claims
-from tests.conformance.builders import NOW, SECOND, claim, enlist, new_main, one, start, state_of
+from tests.conformance.builders import NOW, SECOND, claim, enlist, new_main, one, start
 from tests.conformance.test_claims import ids, schedule
 
 pytestmark = [
@@ -70,12 +70,6 @@ def test_what_one_claim_takes_comes_in_its_order(store: Store) -> None:
     claimed = claim(store, limit=30)
     assert ids(claimed) == [names[n] for n in order]
     assert len({item.token for item in claimed}) == 30
-
-
-def test_timers_stay_timers(store: Store) -> None:
-    schedule(store, new_main("a", state="timer", scheduled_for=NOW), new_main("b"))
-    assert ids(claim(store, limit=5, now=NOW + 1)) == ["b"]
-    assert state_of(store, "a") == "timer"
 
 
 def test_the_cursor_learns_the_places(store: Store) -> None:

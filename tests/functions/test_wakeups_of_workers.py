@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from unittest import mock
 
@@ -96,28 +97,28 @@ def test_what_was_locked_when_its_worker_claimed_is_claimed_when_it_is_free(
     """On MariaDB, the claim of a worker that does not serve it locks it for a moment."""
     monkeypatch.setattr("detent.worker.heartbeat.Heartbeat.start", lambda self: None)  # it looks, too
     real = Store.claim
-    empty: list[int] = []
+    locked = threading.Event()
+    taken: list[int] = []
 
     with open_transaction(url) as other:
 
         def claim(self: Store, *args: Any, **given: Any) -> Any:
-            with other.cursor() as cursor:
-                cursor.execute("SELECT node FROM detent_executions WHERE run_id = 'locked' FOR UPDATE")
-                is_locked = bool(cursor.fetchall()) and not empty
-            if not is_locked:
-                other.rollback()
-            found = real(self, *args, **given)
-            if is_locked:
-                empty.append(len(found))
+            found = real(self, *args, **given) if locked.is_set() else []
+            if locked.is_set():
+                taken.append(len(found))
                 other.rollback()
             return found
 
         monkeypatch.setattr(Store, "claim", claim)
         app = apps(counts)
         with mock.patch.object(Worker, "serves", return_value=False):  # so that it must be claimed
-            run = app.options(id="locked").start(counts, 1)
+            run = app.start(counts, 1)
+        with other.cursor() as cursor:
+            cursor.execute("SELECT node FROM detent_executions WHERE run_id = %s FOR UPDATE", (run.id,))
+            assert cursor.fetchall()
+        locked.set()
         assert result(run) == 2
-    assert empty == [0]
+    assert taken[0] == 0
 
 
 def test_speedrun_does_not_end_before_the_worker_has_looked_everywhere(testing: TestingApp) -> None:

@@ -193,7 +193,7 @@ class Store(
     ) -> list[Claimed]:
         """Lease what is due, at most one per token; twice leases the next ones.
 
-        Without `timers` it may leave timers that are due as they are: that is quicker on PostgreSQL.
+        Without `timers`, those that are due stay timers: that is quicker.
         """
         claim_cursor = claim_cursor or ClaimCursor()
         if not timers and self._claims_at_once and claim_cursor.wanted():
@@ -211,6 +211,7 @@ class Store(
                 now=now,
                 version=version,
                 claim_cursor=claim_cursor,
+                timers=timers,
             ),
         )
         claim_cursor.committed()

@@ -48,18 +48,19 @@ def claim(
     now: int,
     version: str = "",
     claim_cursor: ClaimCursor | None = None,
+    timers: bool = True,
 ) -> Callable[[], list[Claimed]]:
     """Lease what is due to `worker`, at most as many as there are tokens; twice claims the next ones.
 
-    A worker that is no longer alive gets nothing.  What was claimed is told after the commit, with which
-    it is asked for.
+    Without `timers`, those that are due stay timers.  A worker that is no longer alive gets nothing.  What
+    was claimed is told after the commit, with which it is asked for.
     """
     claim_cursor = claim_cursor or ClaimCursor()
     claim_cursor.begin()
     if not queues:
         return list
     known = {"rows": batch([{"job": job} for job in jobs]), "version": version}
-    found = _find(tx, worker, queues, known, len(tokens), now, claim_cursor)
+    found = _find(tx, worker, queues, known, len(tokens), now if timers else None, claim_cursor)
     if not found:
         return list
     leases = [
@@ -118,10 +119,13 @@ def _find(
     queues: Sequence[str],
     known: Mapping[str, str],
     room: int,
-    now: int,
+    now: int | None,
     claim_cursor: ClaimCursor,
 ) -> list[tuple[str, str, int]]:
-    """What is to be claimed, locked: from where the claim_cursor ends, or from all that is ready."""
+    """What is to be claimed, locked: from where the claim_cursor ends, or from all that is ready.
+
+    Timers that are due `now` become ready first.
+    """
     found: dict[tuple[str, str, int], None] = {}
 
     def take(queue: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -144,7 +148,9 @@ def _find(
     whole = claim_cursor.wanted()
     begun = time.perf_counter()
     floor = 0 if whole else claim_cursor.timers  # a timer from a machine whose clock is behind lies below it
-    timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
+    timers: Callable[[], list[Any]] = list
+    if now is not None:
+        timers = tx.ask(tx.sql.due_timers, now=now, limit=PROMOTED_AT_ONCE, floor=floor)
     # Mostly there is one queue, and no timer due: then this is all that there is to ask.
     first = tx.ask(tx.sql.claim, queue=queues[0], limit=room, **known) if whole else list
     if not liveness():
@@ -152,7 +158,7 @@ def _find(
     promoted = _promote(tx, timers(), claim_cursor)
     if whole:
         take(queues[0], first())
-        looks = 2 + look(queues if promoted else queues[1:])  # one for the timers
+        looks = 1 + (now is not None) + look(queues if promoted else queues[1:])  # one for the timers
     else:
         for queue in queues:
             for precedence, floor in claim_cursor.places(queue):
