@@ -18,7 +18,7 @@ MUTANTS = [
     ),
     Mutant(
         "a recorded step answers a call with other arguments",
-        "execution/frame.py",
+        "execution/drift_checks.py",
         "if text == entry.input or text is None",
         "if True or text == entry.input or text is None",
         (
@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     Mutant(
         "strict code runs a renamed step twice",
-        "execution/frame.py",
+        "execution/drift_checks.py",
         """\
             if skipped:
                 raise""",

@@ -11,11 +11,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
-from ..clock import from_micros, span_micros
+from ..clock import span_micros
 from ..definitions.context import (
     Abandoned,
     Call,
@@ -29,16 +27,16 @@ from ..definitions.context import (
     Suspended,
     Unawaited,
 )
-from ..definitions.functions import Definition, FunctionWorkflow, Step
-from ..errors import PayloadError, StepMismatch, StepsNotAsked
-from ..events import Drifted
+from ..definitions.functions import FunctionWorkflow, Step
+from ..errors import PayloadError
 from ..kernel import rows as kernel_rows
-from ..kernel.journal import ANSWERS, FINAL, Journal, line_of
+from ..kernel.journal import ANSWERS, FINAL, Journal
 from ..kernel.operations import Record, Verdict
 from ..kernel.rows import Claimed, NewEntry, StepState
 from ..stores.driver import user_transaction
-from .calls import encode_call, same_call
+from .calls import encode_call
 from .deadlines import deadline_exceeded, has_passed
+from .drift_checks import DriftChecks
 from .failures import encode_error, message_of, raisable, unwrapped
 from .order import Turns
 from .outgoing import Outgoing
@@ -48,11 +46,10 @@ from .run_streams import Appending
 from .services import Services
 
 T = TypeVar("T")
-LONGEST_SHOWN = 200  # characters of a value in a message
 SHORT_WAIT = 50_000  # microseconds: less is waited for in place
 
 
-class FrameCore(Appending):
+class FrameCore(Appending, DriftChecks):
     """What all routines of a frame share: journal, interrupts, records."""
 
     # Thousands of frames live side by side, and most of them never change these.
@@ -444,65 +441,6 @@ class FrameCore(Appending):
             if step.compensation is not None or step.strict:
                 raise
             return None
-
-    def check_drift(self, step: Definition[Any, Any], entry: kernel_rows.Step, text: str | None) -> None:
-        """Other arguments than recorded: the code, or what it saw, has changed."""
-        if text == entry.input or text is None or entry.input is None or entry.kind == "undo":
-            return
-        if same_call(self.services.codec, step, entry.input, text):
-            return
-        self.drifted(entry, text, strict=isinstance(step, Step | FunctionWorkflow) and step.strict)
-
-    def check_message(self, entry: kernel_rows.Step, call: str) -> None:
-        """The same for a message that was sent; older records do not hold what it said."""
-        if entry.input is not None and entry.input != call:
-            decode = self.services.codec.decode
-            if decode(entry.input) != decode(call):
-                self.drifted(entry, call)
-
-    def drifted(self, entry: kernel_rows.Step, text: str, *, strict: bool = False) -> None:
-        """Pause the run, unless an operator has accepted that the record is of another call."""
-        accepted = entry.seq < self.journal.accepted
-        strict = strict or self.definition.strict or not self.services.lenient
-        if strict and not accepted:
-            recorded = self.brief(entry.input)
-            raise PauseRun(StepMismatch(self.run_id, entry.key, recorded, self.brief(text)))
-        event = self.drift("mismatch", entry.key, recorded=self.brief(entry.input), asked=self.brief(text))
-        detail = {"step": entry.key, "recorded": entry.input, "asked": text}
-        self.services.drifted(event, ("drift", detail))
-
-    def drift(self, kind: Literal["mismatch", "unasked"], *steps: str, **facts: Any) -> Drifted:
-        """The event that says how the code and the record of this run differ."""
-        time, queue = from_micros(self.now()), self.claimed.run_queue or self.claimed.queue
-        return Drifted(
-            time=time,
-            run_id=self.run_id,
-            type=self.claimed.type,
-            queue=queue,
-            kind=kind,
-            steps=steps,
-            **facts,
-        )
-
-    def begin_new(self, key: str, kind: str, name: str) -> None:
-        """Something new is asked for: a strict workflow must have asked for all that it recorded before."""
-        if self.definition.strict and self.claimed.deliveries > 1:
-            asked = kernel_rows.Step(
-                run_id="", key=key, seq=0, kind=kind, name=name, state=StepState.WAITING, written_by=0
-            )
-            skipped = [step.key for step in self.journal.skipped(line_of(asked))]
-            if skipped:
-                raise PauseRun(StepsNotAsked(self.run_id, key, skipped))
-
-    def brief(self, text: str | None) -> str:
-        """A stored value for people, and not too much of it."""
-        if text is None:
-            return "nothing"
-        try:
-            plain = msgspec.json.encode(self.services.codec.decode(text)).decode()
-        except Exception:  # a transform may raise anything
-            plain = text
-        return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}…"
 
     def note(self, event: str, detail: object) -> None:
         """Add a line to the run's history; does not wait."""
