@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "an event loop sends two operations of a run before the first is answered",
         "commit/committer.py",
-        "(rest if full or (busy and run_of(entry) in busy) else taken).append(entry)",
+        "(rest if full or entry.run in busy else taken).append(entry)",
         "(rest if full else taken).append(entry)",
         (f"{LOOPS}::test_operations_of_one_run_are_not_on_their_way_together",),
     ),

@@ -29,7 +29,17 @@ from ..execution.rows import claimed_of, tokens_of
 from ..execution.services import Loop, Services
 from ..kernel.decide import DECIDER, Decide, Decided
 from ..kernel.graph import structure_text
-from ..kernel.operations import Operation, Send, Settle, Settled, Start, Started, due_of, first_deadline
+from ..kernel.operations import (
+    Operation,
+    Record,
+    Send,
+    Settle,
+    Settled,
+    Start,
+    Started,
+    due_of,
+    first_deadline,
+)
 from ..kernel.rows import ExecutionState, RunEnd, RunRow, RunState
 from ..observe import Observer
 from ..process_forks import watch_forks
@@ -332,16 +342,7 @@ class Engine(Control):
         self._tell_followers()
         if self.observer.active and self._services is not None:
             self._reporter.committed(operations, applied, self._services.threads.submit)
-        ends = [
-            (operation.key.run_id, answer.ended)
-            for operation, answer in zip(operations, applied.answers, strict=True)
-            if isinstance(operation, Settle) and isinstance(answer, Settled) and answer.ended is not None
-        ]
-        ends += [
-            (operation.run_id, answer.ended)
-            for operation, answer in zip(operations, applied.answers, strict=True)
-            if isinstance(operation, Decide) and isinstance(answer, Decided) and answer.ended is not None
-        ]
+        ends, others = _consequences(operations, applied.answers)
         ends += applied.decided.ends.items()
         if ends:
             self.waiters.ended(ends)
@@ -356,7 +357,7 @@ class Engine(Control):
                 self.worker.projector.poke()
             if applied.decided.due is not None:
                 self.worker.expect(applied.decided.due)
-            for operation in operations:
+            for operation in others:
                 if isinstance(operation, Send):
                     self.worker.tell(operation.run_id, None)
                     continue
@@ -544,3 +545,25 @@ class Engine(Control):
         else:
             start = plan_graph_fork(self.services, row, from_step, options)
         return with_attributes(start, row.attributes)
+
+
+def _consequences(
+    operations: Sequence[Operation], answers: Sequence[Any]
+) -> tuple[list[tuple[str, RunEnd]], list[Operation]]:
+    """The runs that ended with a commit, and the operations that a worker may have to hear of."""
+    ends: list[tuple[str, RunEnd]] = []
+    others: list[Operation] = []
+    for operation, answer in zip(operations, answers, strict=True):
+        if type(operation) is Record:  # most of a batch, and nothing follows from it
+            continue
+        if type(operation) is Settle:
+            if type(answer) is Settled and answer.ended is not None:
+                ends.append((operation.key.run_id, answer.ended))
+            if operation.plan.again is None:
+                continue
+        elif type(operation) is Decide:
+            if type(answer) is Decided and answer.ended is not None:
+                ends.append((operation.run_id, answer.ended))
+            continue
+        others.append(operation)
+    return ends, others

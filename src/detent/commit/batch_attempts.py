@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..errors import DatabaseUnavailable, DetentError
 from ..events import Committed
 from ..kernel.decide import Decided
-from ..kernel.operations import Operation
+from ..kernel.operations import Operation, Settled, Verdict
 from ..observe import Observer
 from ..stores.batch.apply import Applied, drop_lease
 from ..stores.batch.graphs import MustGoAlone
@@ -198,7 +198,10 @@ class BatchAttempts:
 
     def _applied(self, entries: list[Entry], applied: Applied) -> None:
         for entry, answer in zip(entries, applied.answers, strict=True):
-            if isinstance(answer, Exception):
+            if answer is Verdict.APPLIED or type(answer) is Settled:  # nearly always
+                entry.answer = answer
+                entry.answered = True
+            elif isinstance(answer, Exception):
                 entry.fail(answer)
             elif isinstance(answer, Decided) and answer.postponed is not None:
                 # It stays without an answer, and goes into the next batch.

@@ -32,7 +32,7 @@ from ..stores.driver import user_transaction
 from ..stores.loop_writer import LoopWriter
 from ..stores.store import Store
 from .batch_attempts import BatchAttempts
-from .entries import Entry, outlast, resolve, run_of, size_of
+from .entries import Entry, outlast_and_cancel, resolve
 from .loop_turns import LOOK, Flying, LoopTurns
 
 log = logging.getLogger("detent")
@@ -86,20 +86,15 @@ class Committer(BatchAttempts):
         try:
             return await entry.future
         except asyncio.CancelledError:
-            answer = await outlast(entry)
-        if (task := asyncio.current_task()) is not None:
-            task.uncancel()
-            task.cancel()
-        return answer
+            return await outlast_and_cancel(entry)
 
     def send(self, operation: Operation, loop: asyncio.AbstractEventLoop, *, forever: bool = False) -> Entry:
         """Put it on its way, for a caller on this loop who awaits its future; `outlast`, once cancelled.
 
         Not a coroutine: there are so many commits that one around each of them counts.
         """
-        entry = Entry(operation, None if forever else time.monotonic() + self.patience)
-        entry.loop = loop
-        entry.future = loop.create_future()
+        deadline = None if forever else time.monotonic() + self.patience
+        entry = Entry(operation, deadline, future=loop.create_future(), loop=loop)
         self._post(entry)
         return entry
 
@@ -159,28 +154,31 @@ class Committer(BatchAttempts):
         self._handed_over.release()
 
     def _post(self, entry: Entry) -> None:
-        leads, more = None, False
+        leads, turns = None, self._turns
+        here = turns is not None and turns.here()
         try:
             with self._mutex:
-                # While closing the thread is leaving, and there may be none.  Then the caller leads: that
-                # holds up its loop for a commit, where an error would fail what it carries out.
-                alone = self._closing.is_set() or not self._start_thread()
-                self._queue.append(entry)
-                here = self._turns is not None and self._turns.here()
-                # Not the body of a transactional step, which must not write beside its transaction:
-                # the next caller, or close(), commits what it has queued.
-                if self._leading is None and (not alone or user_transaction.get() is None):
-                    leads = self._leading = entry if alone else _LOOP if here else _SERVER
-                elif self._leading is _LOOP:
-                    more = here
-                    leads = None if here else _SERVER  # it takes over from the loop, which may be blocked
+                more = here and self._leading is _LOOP
+                if more:  # nearly always: there is nothing to decide, and the thread has been started
+                    self._queue.append(entry)
+                else:
+                    # While closing the thread is leaving, and there may be none.  Then the caller leads: that
+                    # holds up its loop for a commit, where an error would fail what it carries out.
+                    alone = self._closing.is_set() or not self._start_thread()
+                    self._queue.append(entry)
+                    # Not the body of a transactional step, which must not write beside its transaction:
+                    # the next caller, or close(), commits what it has queued.
+                    if self._leading is None and (not alone or user_transaction.get() is None):
+                        leads = self._leading = entry if alone else _LOOP if here else _SERVER
+                    elif self._leading is _LOOP:
+                        leads = _SERVER  # it takes over from the loop, which may be blocked
         finally:
             if leads is _SERVER:  # also by a caller that is interrupted here
                 self._handed_over.release()
-            elif leads is _LOOP and self._turns is not None:
-                self._turns.schedule()
-        if more and self._turns is not None:
-            self._turns.more(len(self._queue))
+            elif leads is _LOOP and turns is not None:
+                turns.schedule()
+        if more and turns is not None:
+            turns.more(self._queue)
         if leads is entry:
             self._lead(entry)
 
@@ -261,7 +259,7 @@ class Committer(BatchAttempts):
         size = 0
         with self._mutex:
             for entry in self._queue:
-                size += size_of(entry.operation)
+                size += entry.size
                 if len(taken) == LARGEST_BATCH or (taken and size > LARGEST_BYTES):
                     break
                 taken.append(entry)
@@ -273,7 +271,7 @@ class Committer(BatchAttempts):
     def _put_back(self, *, without: Entry | None) -> None:
         """Queue again what is in the batch and has no answer, before what came later."""
         with self._mutex:
-            if without is None and all(entry.answered for entry in self._batch):
+            if without is None and not [entry for entry in self._batch if not entry.answered]:
                 self._batch = []
                 return
             taken = set(self._batch)
@@ -349,17 +347,20 @@ class Committer(BatchAttempts):
         self._wake_leader()  # the next leader may not have been woken yet
 
     def _answer(self, entries: Sequence[Entry]) -> None:
+        turns = self._turns
         loops: dict[asyncio.AbstractEventLoop, list[Entry]] = {}
         for entry in entries:
             entry.done = True
-            if entry.loop is not None:
-                loops.setdefault(entry.loop, []).append(entry)
-            else:
+            if entry.loop is None:
                 entry.wake()
-        for loop, group in loops.items():
-            if self._turns is not None and self._turns.loop is loop and self._turns.here():
+            elif turns is None or entry.loop is not turns.loop:
+                loops.setdefault(entry.loop, []).append(entry)
+        if turns is not None and (group := [entry for entry in entries if entry.loop is turns.loop]):
+            if turns.here():
                 resolve(group)
-                continue
+            else:
+                loops[turns.loop] = group
+        for loop, group in loops.items():
             try:
                 loop.call_soon_threadsafe(resolve, group)
             except RuntimeError:  # that loop is closed, nothing waits there any more
@@ -381,16 +382,17 @@ class Committer(BatchAttempts):
         with self._mutex:
             for entry in self._queue:
                 if not full:
-                    size += size_of(entry.operation)
+                    size += entry.size
                     full = len(taken) == LARGEST_BATCH or bool(taken and size > LARGEST_BYTES)
-                (rest if full or (busy and run_of(entry) in busy) else taken).append(entry)
+                (rest if full or entry.run in busy else taken).append(entry)
             self._batch = self._batch + taken
             self._queue = rest
         return taken
 
     def send_on_loop(self, writer: LoopWriter, batch: list[Entry]) -> Flying | None:
         """Send a batch; None if it cannot be sent without waiting."""
-        if self._asides or any(entry.doubted or entry.retried for entry in batch):
+        # (A list, here and in `_put_back`: any() would resume a generator for each operation.)
+        if self._asides or [entry for entry in batch if entry.doubted or entry.retried]:
             return None
         operations = [entry.operation for entry in batch]
         try:

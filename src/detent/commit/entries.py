@@ -37,6 +37,31 @@ class Entry(msgspec.Struct, eq=False):
     future: asyncio.Future[Any] | None = None
     loop: asyncio.AbstractEventLoop | None = None
     signal: threading.Lock | None = None
+    size: int = 0  # about how many bytes the operation puts into a batch
+    run: str | None = None  # whose operations keep their order, for what an event loop can send
+
+    def __post_init__(self) -> None:
+        # Once, because an entry can be looked at for several batches.  By class and without helpers: this is
+        # done for every step, and isinstance() and generators took ten calls more.
+        operation = self.operation
+        if type(operation) is Record:
+            self.run = operation.run_id
+            size = 0
+            for step in operation.steps:
+                if step.result is not None:
+                    size += len(step.result)
+                if step.input is not None:
+                    size += len(step.input)
+                if step.progress is not None:
+                    size += len(step.progress)
+            self.size = size
+            if operation.executions or operation.appends or operation.children is not None:
+                self.size += _size_beside_steps(operation)
+        elif type(operation) is Settle:
+            self.run = operation.key.run_id
+            self.size = len(operation.plan.result or "")
+        else:
+            self.size = _size_of(operation)
 
     def prepare_to_wait(self) -> None:
         self.signal = threading.Lock()
@@ -85,6 +110,15 @@ async def outlast(entry: Entry) -> Any:
     return entry.outcome()
 
 
+async def outlast_and_cancel(entry: Entry) -> Any:
+    """The same; the cancellation comes to the caller at its next await."""
+    answer = await outlast(entry)
+    if (task := asyncio.current_task()) is not None:
+        task.uncancel()
+        task.cancel()
+    return answer
+
+
 def resolve(entries: Sequence[Entry]) -> None:
     """On their loop: give the callers their answers."""
     for entry in entries:
@@ -95,34 +129,21 @@ def resolve(entries: Sequence[Entry]) -> None:
                 entry.future.set_result(entry.answer)
 
 
-def size_of(operation: Operation) -> int:
-    """About how many bytes an operation puts into the batch."""
-    if isinstance(operation, Record):
-        steps = operation.steps
-        size = sum(
-            len(step.result or "") + len(step.input or "") + len(step.progress or "") for step in steps
-        )
-        size += sum(len(row.input or "") for row in operation.executions)
-        if operation.appends:
-            size += sum(len(entry.value) for entry in operation.appends)
-        return size + (size_of(operation.children) if operation.children is not None else 0)
+def _size_beside_steps(operation: Record) -> int:
+    size = sum(len(row.input or "") for row in operation.executions)
+    size += sum(len(entry.value) for entry in operation.appends)
+    return size + (_size_of(operation.children) if operation.children is not None else 0)
+
+
+def _size_of(operation: Operation) -> int:
+    """The size of an operation that is neither a record nor a settle."""
     if isinstance(operation, Start):
         return sum(len(run.input) for run in operation.runs)
-    if isinstance(operation, Settle):
-        return len(operation.plan.result or "")
     if isinstance(operation, Decide):
         return sum(len(given.text or "") for given in operation.inputs)
     if isinstance(operation, Enqueue):
         return len(operation.input.data or "")
     return 0
-
-
-def run_of(entry: Entry) -> str | None:
-    """The run whose operations keep their order, for what an event loop can send."""
-    operation = entry.operation
-    if isinstance(operation, Record):
-        return operation.run_id
-    return operation.key.run_id if isinstance(operation, Settle) else None
 
 
 def new_executions(op: Operation) -> list[NewExecution]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from ..stores.loop_writer import LoopWriter, Sent
-from .entries import Entry, run_of
+from .entries import Entry
 
 log = logging.getLogger("detent")
 CHUNK = 100  # operations that are sent at once; fewer wait for the other callbacks that are ready
@@ -98,7 +98,7 @@ class LoopTurns:
         if self._thread != threading.get_ident():
             return False
         self._used = True
-        return self.usable
+        return self.writer.is_open and not self._closed  # (`usable`: without a call for each commit)
 
     def open(self) -> None:
         """In the committer's thread, which may wait: connect, if the loop commits and has no connection."""
@@ -122,13 +122,13 @@ class LoopTurns:
         except RuntimeError:  # it is closed
             self._committer.wake_thread()
 
-    def more(self, queued: int) -> None:
-        """On the loop, which leads: there are so many operations for the next batch."""
+    def more(self, queued: Collection[Entry]) -> None:
+        """On the loop, which leads: there are these operations for the next batch."""
         if len(self._flying) == MOST_FLYING or self._to_thread or self._busy:
             return
-        if queued >= CHUNK:
+        if len(queued) >= CHUNK:
             self._context.run(self._guarded, self._lead)  # the server begins while other tasks continue
-        else:
+        elif not self._scheduled:
             self._soon()
 
     def _soon(self) -> None:
@@ -172,7 +172,7 @@ class LoopTurns:
             if len(self._flying) == MOST_FLYING:
                 return
             self._busy = True
-        busy = {run for flying in self._flying for run in map(run_of, flying.entries) if run is not None}
+        busy = {entry.run for flying in self._flying for entry in flying.entries if entry.run is not None}
         batch = self._committer.take_beside(busy)
         flying = self._committer.send_on_loop(self.writer, batch) if batch else None
         if flying is not None:

@@ -58,11 +58,7 @@ class Quick(msgspec.Struct):
     starts: list[Beginning]
     steps: list[Step]
     ends: list[End]
-
-    @property
-    def wants_help(self) -> bool:
-        """Whether a start is for other processes."""
-        return any(isinstance(op, Start) and op.remote for op in self.operations)
+    wants_help: bool  # whether a start is for other processes
 
     @property
     def makes_ready(self) -> bool:
@@ -75,12 +71,13 @@ class Quick(msgspec.Struct):
         """What each operation came to; None if the long way has to tell."""
         answers: list[Any] = []
         for op in self.operations:
-            if isinstance(op, Record):
+            if type(op) is Record:
                 answers.append(Verdict.APPLIED if recorded else None)
-            elif isinstance(op, Start):
+            elif type(op) is Settle:
+                ends = op.key.run_id in ended
+                answers.append(Settled(verdict=Verdict.APPLIED, ended=op.plan.run) if ends else None)
+            elif type(op) is Start:
                 answers.append([Started(id=run.id, created=True) for run in op.runs] if started else None)
-            else:
-                answers.append(_answer(op, ended))
         return answers
 
 
@@ -102,25 +99,27 @@ def records_only(
 def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     """The rows of a batch of starts of functions, and of records and ends by one worker; or None."""
     worker = ""
+    wants_help = False
     starts: list[Beginning] = []
     steps: dict[tuple[str, str], Step] = {}
     ends: dict[str, End] = {}
     for op in operations:
-        if isinstance(op, Record):
-            if _does_more(op):
+        if type(op) is Record:  # by class: a chain of isinstance() counts
+            if op.executions or op.children or op.consume or op.reopen or op.once or op.appends:
                 return None
             for step in op.steps:
                 if (step.run_id, step.key) in steps or unfit(step) is not None:
                     return None
                 steps[step.run_id, step.key] = step
             writer = op.worker
-        elif isinstance(op, Settle):
+        elif type(op) is Settle:
             end = _end_of(op)
             if end is None or end.run_id in ends:
                 return None
             ends[end.run_id] = end
             writer = op.worker
-        elif isinstance(op, Start):
+        elif type(op) is Start:
+            wants_help = wants_help or op.remote
             begun = _beginnings_of(op)
             if begun is None or len(starts) + len(begun) > MOST_STARTS:
                 return None
@@ -140,12 +139,8 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
         sorted(starts, key=lambda start: start.id),
         [steps[key] for key in sorted(steps)],
         [ends[id] for id in sorted(ends)],
+        wants_help,
     )
-
-
-def _does_more(op: Record) -> bool:
-    """Whether a record does more than to write entries."""
-    return bool(op.executions or op.children or op.consume or op.reopen or op.once or op.appends)
 
 
 def _beginnings_of(op: Start) -> list[Beginning] | None:
@@ -218,8 +213,3 @@ def _end_of(op: Settle) -> End | None:
         plan.result,
         plan.error,
     )
-
-
-def _answer(op: Operation, ended: Collection[str]) -> Settled | None:
-    assert isinstance(op, Settle)
-    return Settled(verdict=Verdict.APPLIED, ended=op.plan.run) if op.key.run_id in ended else None

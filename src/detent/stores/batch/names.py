@@ -25,6 +25,9 @@ def unfit_operation(op: Operation) -> NameUnfit | None:
 
 
 def unfit(step: Step) -> NameUnfit | None:
+    names = f"{step.key}{step.name}"
+    if len(names) <= LONGEST_NAME and names.isascii() and " " not in names and "\x00" not in names:
+        return None  # nearly every step of every run
     return _first(("step", step.key, LONGEST_KEY), ("step", step.name, LONGEST_NAME))
 
 
