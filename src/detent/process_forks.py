@@ -155,10 +155,11 @@ class OneProcess:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if Lineage.count != self._began:
-            _end_child(error)
+            end_child(error)
 
 
-def _end_child(error: BaseException | None) -> NoReturn:
+def end_child(error: BaseException | None) -> NoReturn:
+    """End the forked child in which user code has returned or raised (see `OneProcess`)."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -269,3 +269,44 @@ def test_plain_text_can_be_stored_everywhere(text: str) -> None:
     assert found.encode().decode() == found
     if "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text):
         assert found == text
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+@given(value=st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans(), st.none()))
+def test_a_stored_value_is_what_is_read_back_later(annotated: bool, value: Any) -> None:
+    codec, type_ = Codec(), type(value) if annotated else Any
+    try:
+        text, now = codec.stored(value, "a value", type_)
+    except PayloadError:
+        with pytest.raises(PayloadError):
+            codec.encode(value, "a value", type_)
+        return
+    later = codec.decode(text, type_)
+    assert (later, type(later), repr(later)) == (now, type(now), repr(now))
+
+
+def test_a_stored_value_that_does_not_fit_its_annotation_is_refused() -> None:
+    codec = Codec()
+    with pytest.raises(CannotDecode):
+        codec.stored("7", "a value", int)
+    with pytest.raises(CannotDecode):
+        codec.stored(None, "a value", int)
+    assert codec.stored(1, "a value", float) == ("1", 1.0)
+    assert type(codec.stored(1, "a value", float)[1]) is float
+    assert type(codec.stored(True, "a value", bool)[1]) is bool
+
+
+def test_a_transformed_value_is_read_back_through_the_transform() -> None:
+    class Backwards:
+        decoded = 0
+
+        def encode(self, text: str) -> str:
+            return text[::-1]
+
+        def decode(self, text: str) -> str:
+            self.decoded += 1
+            return text[::-1]
+
+    transform = Backwards()
+    assert Codec(transform=transform).stored(12, "a value", int) == ("21", 12)
+    assert transform.decoded == 1

@@ -47,9 +47,10 @@ def close_unawaited(frame: Frame) -> list[str]:
     """Close what was called and has not begun, so that Python does not warn; returns the names."""
     remembered, frame.unawaited = frame.unawaited, None
     forgotten = remembered.not_begun() if remembered is not None else []
-    if forgotten:
-        of_tasks = {id(task.get_coro()) for task in frame.branches}
-        forgotten = [item for item in forgotten if id(item[1]) not in of_tasks]
+    if not forgotten:
+        return []
+    of_tasks = {id(task.get_coro()) for task in frame.branches}
+    forgotten = [item for item in forgotten if id(item[1]) not in of_tasks]
     for _, coroutine in forgotten:
         coroutine.close()
     return list(dict.fromkeys(what for what, _ in forgotten))

@@ -270,6 +270,9 @@ class Context:
 
     unwritten = 0  # characters that it appended to streams since an append last waited for its commit
     lost = 0  # how many of the attempts before this one died with their worker, where that is known
+    _starts = 0
+    _loops = 0
+    _looping = False
 
     def __init__(self, run: RunInfo, name: str, key: str, attempt: int, backend: StepBackend) -> None:
         self.run = run
@@ -277,9 +280,6 @@ class Context:
         self.key = key
         self.attempt = attempt
         self._backend = backend
-        self._starts = 0
-        self._loops = 0
-        self._looping = False
 
     @property
     def idempotency_key(self) -> str:

@@ -181,7 +181,8 @@ class Definition(Spawner[P, R_co]):
         if frame is None:
             return self.function(*args, **kwargs)
         if self.is_async:
-            refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
+            if frame.loop_thread is None:
+                refuse_without_loop(frame, self.name, f"{self.name}.sync(...)")
             return watched(frame, self.name, frame.adrive(self.routine(frame, args, kwargs)))
         if frame.loop_thread is not None:
             refuse_on_loop(frame, self.name, "call")

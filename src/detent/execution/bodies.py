@@ -15,7 +15,7 @@ from ..definitions.functions import Step
 from ..errors import StepFailed, StepTimeout, TransactionEnded
 from ..kernel.operations import Verdict
 from ..kernel.rows import RunState
-from ..process_forks import OneProcess
+from ..process_forks import Lineage, OneProcess, end_child
 from ..stores.batch.apply import Applied
 from ..stores.driver import Trouble, UserTx, user_transaction
 from .carried_errors import Carried, acarry
@@ -43,6 +43,38 @@ def call(services: Services, body: Body) -> Any:
     return _inside(body.context, lambda: step.function(*given(step, body.context, body.args), **body.kwargs))
 
 
+async def awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
+    """Await the function of an async step, on its loop."""
+    step, began = body.step, Lineage.count
+    token = step_var.set(body.context)
+    try:
+        if step.wants_context or step.transactional:
+            args = given(step, body.context, args, tx)
+        coroutine = step.function(*args, **body.kwargs)
+        if step.timeout is not None:
+            # The body of a transactional step is always waited for: it must not use the connection later.
+            return await _limited(body, coroutine, step.timeout, CLEANUP if tx is None else None)
+        try:  # as `with OneProcess()`, which takes two calls for each step
+            value = await coroutine
+        except BaseException as error:
+            if Lineage.count != began:
+                end_child(error)
+            raise
+        if Lineage.count != began:
+            end_child(None)
+        return value
+    except SystemExit as error:
+        raise exited(step.name, error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # The step was not cancelled: it awaited something that was.
+        raise RuntimeError(f"step {step.name!r} awaited something that was cancelled") from error
+    finally:
+        step_var.reset(token)
+
+
 def acall(services: Services, body: Body) -> Awaitable[Any]:
     """The same from the loop: what to await for it."""
     if services.shuffle is not None:
@@ -57,7 +89,7 @@ async def _shuffled(services: Services, body: Body, shuffle: Callable[[], Awaita
 
 def _begun(services: Services, body: Body) -> Awaitable[Any]:
     if body.step.is_async and not isinstance(body, TransactionalBody):
-        return _awaited(body, body.args)
+        return awaited(body, body.args)
     context = contextvars.copy_context()
     return services.threads.run(lambda: context.run(_in_thread, services, body))
 
@@ -91,28 +123,6 @@ def _inside(context: Context, function: Callable[[], Any]) -> Any:
 def exited(name: str, error: SystemExit) -> StepFailed:
     """The failure that `sys.exit()` in user code is recorded as: it must not end the worker."""
     return StepFailed(name, "builtins.SystemExit", str(error))
-
-
-async def _awaited(body: Body, args: tuple[Any, ...], tx: Any = None) -> Any:
-    step = body.step
-    token = step_var.set(body.context)
-    try:
-        coroutine = step.function(*given(step, body.context, args, tx), **body.kwargs)
-        if step.timeout is None:
-            with OneProcess():
-                return await coroutine
-        # The body of a transactional step is always waited for: it must not use the connection later.
-        return await _limited(body, coroutine, step.timeout, CLEANUP if tx is None else None)
-    except SystemExit as error:
-        raise exited(step.name, error) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # The step was not cancelled: it awaited something that was.
-        raise RuntimeError(f"step {step.name!r} awaited something that was cancelled") from error
-    finally:
-        step_var.reset(token)
 
 
 async def _limited(
@@ -178,7 +188,7 @@ def _on_loop(services: Services, body: Body, tx: Any = None) -> Any:
     async def run() -> Any:
         # The task is made directly: the loop's factory would number it as a branch of the workflow.
         loop = asyncio.get_running_loop()
-        return await asyncio.Task(acarry(_awaited(body, body.args, tx)), loop=loop, context=context)
+        return await asyncio.Task(acarry(awaited(body, body.args, tx)), loop=loop, context=context)
 
     try:
         # In an empty context, for the same reason.

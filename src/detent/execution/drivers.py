@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..commit.batch_attempts import FIRST_WAIT, LONGEST_WAIT
-from ..commit.entries import outlast
+from ..commit.entries import outlast, outlast_and_cancel
 from ..definitions.context import Frame, Routine, Suspended, frame_var, step_var
 from ..process_forks import OneProcess
 from ..stores.driver import Trouble
-from .bodies import acall, call
+from .bodies import acall, awaited, call
 from .failures import unwrapped
 from .requests import Ask, Body, Commit, MainBody, Pause, Read, Wait
 from .services import Services
@@ -89,6 +89,18 @@ class Idling:
     Its callbacks run in empty contexts: that tells them from the workflow's own code.
     """
 
+    __slots__ = (
+        "_branches",
+        "_considering",
+        "_frame",
+        "_moves",
+        "_on_idle",
+        "_services",
+        "_waiting",
+        "busy",
+        "main",
+    )
+
     def __init__(
         self, services: Services, branches: set[asyncio.Task[Any]], on_idle: Callable[[], None]
     ) -> None:
@@ -114,11 +126,11 @@ class Idling:
         self.busy += 1
         self._moves += 1
 
-    def end(self) -> None:
+    def end(self, loop: asyncio.AbstractEventLoop) -> None:
         self.busy -= 1
         self._moves += 1
         if self._waiting and not self.busy:
-            self._consider_soon(asyncio.get_running_loop())
+            self._consider_soon(loop)
 
     def poke(self) -> None:
         """Something that is awaited may have happened."""
@@ -223,64 +235,79 @@ def _stay() -> None:
 
 
 async def adrive(  # noqa: PLR0912 - the loop of every step: a coroutine around each request would count
-    services: Services, routine: Routine[T], idling: Idling
+    services: Services, routine: Routine[T], idling: Idling, loop: asyncio.AbstractEventLoop
 ) -> T:
-    """Carry a routine out on the running loop.
+    """Carry a routine out on this loop, which runs.
 
     A cancellation that comes during a commit is raised behind it, whatever the routine returns.
     """
     cancelled = False
-    loop, committer = asyncio.get_running_loop(), services.committer
     try:
         request = next(routine)
-        while True:
-            try:
-                reply: Any = None
-                if cancelled:
-                    raise asyncio.CancelledError
-                if isinstance(request, Wait):
-                    await idling.wait(request)
+        idling.begin()  # until its end, but for its waits
+        try:
+            while True:
+                try:
+                    reply: Any = None
+                    if cancelled:
+                        raise asyncio.CancelledError
+                    if type(request) is Commit:
+                        entry = services.committer.send(request.operation, loop, forever=True)
+                        assert entry.future is not None
+                        try:
+                            reply = await entry.future
+                        except asyncio.CancelledError:
+                            cancelled = True
+                            reply = await outlast(entry)
+                    elif type(request) is Body and request.step.is_async and services.shuffle is None:
+                        reply = await awaited(request, request.args)
+                    elif type(request) is Wait:
+                        idling.end(loop)
+                        try:
+                            await idling.wait(request)
+                        finally:
+                            idling.begin()
+                    else:
+                        reply = await _performing(services, request)
+                except BaseException as error:
+                    request = routine.throw(error)
                 else:
-                    idling.begin()
-                    try:
-                        if isinstance(request, Commit):
-                            entry = committer.send(request.operation, loop, forever=True)
-                            assert entry.future is not None
-                            try:
-                                reply = await entry.future
-                            except asyncio.CancelledError:
-                                cancelled = True
-                                reply = await outlast(entry)
-                        else:
-                            reply = await _performing(services, request)
-                    finally:
-                        idling.end()
-            except BaseException as error:
-                request = routine.throw(error)
-            else:
-                request = routine.send(reply)
-    except Exception as done:
+                    request = routine.send(reply)
+        finally:
+            idling.end(loop)
+    except StopIteration as done:
         if cancelled:
             raise asyncio.CancelledError from None
-        if not isinstance(done, StopIteration):
-            raise
         value: T = done.value
         return value
+    except Exception:
+        if cancelled:
+            raise asyncio.CancelledError from None
+        raise
 
 
 async def adrive_main(
-    services: Services, routine: Routine[T], waits: list[Wait], main: Callable[[MainBody], Awaitable[Any]]
+    services: Services,
+    routine: Routine[T],
+    waits: list[Wait],
+    main: Callable[[MainBody, asyncio.AbstractEventLoop], Awaitable[Any]],
 ) -> T:
     """The same for what surrounds the workflow's function: its own waits put the run down."""
+    loop = asyncio.get_running_loop()  # once for a run: it makes a system call
     try:
         request = next(routine)
         while True:
             try:
-                if isinstance(request, MainBody):
-                    reply = await main(request)
-                elif isinstance(request, Commit):
-                    reply = await services.committer.arun(request.operation, forever=True)
-                elif isinstance(request, Wait):
+                if type(request) is MainBody:
+                    reply = await main(request, loop)
+                elif type(request) is Commit:
+                    entry = services.committer.send(request.operation, loop, forever=True)
+                    assert entry.future is not None
+                    try:
+                        reply = await entry.future
+                    except asyncio.CancelledError:
+                        reply = await outlast_and_cancel(entry)
+                elif type(request) is Wait:
                     waits.append(request)
                     raise Suspended
                 else:

@@ -75,6 +75,7 @@ class FrameCore(Appending, DriftChecks):
         steps: Iterable[kernel_rows.Step] = (),
     ) -> None:
         self.services = services
+        self.now = services.clock.now
         self.claimed = claimed
         self.definition = definition
         self.run_id = claimed.run_id
@@ -118,7 +119,7 @@ class FrameCore(Appending, DriftChecks):
         if self.turns is not None:
             for step in steps:
                 self.expect(step)
-        carried, self.unwritten = self.unwritten, []
+        carried = self.unwritten
         operation = Record(
             worker=self.claimed.worker,
             run_id=self.run_id,
@@ -127,7 +128,18 @@ class FrameCore(Appending, DriftChecks):
             appends=appends or [],
             about=self.claimed,
         )
-        self.carrying += bool(carried)
+        if carried:
+            yield from self._commit_carrying(operation, carried)
+        elif not self.live:
+            raise Abandoned
+        elif (answer := (yield Commit(operation))) is not Verdict.APPLIED:
+            self.answered(answer)
+        for step in steps:
+            self.journal.put(step)
+
+    def _commit_carrying(self, operation: Record, carried: list[kernel_rows.Step]) -> Routine[None]:
+        self.unwritten = []
+        self.carrying += 1
         try:
             yield from self.commit(operation)
         except asyncio.CancelledError:
@@ -135,9 +147,7 @@ class FrameCore(Appending, DriftChecks):
             self.unwritten = carried + self.unwritten
             raise
         finally:
-            self.carrying -= bool(carried)
-        for step in steps:
-            self.journal.put(step)
+            self.carrying -= 1
 
     def expect(self, step: kernel_rows.Step) -> None:
         """An answer is about to be recorded: its place in the order is known from here on."""
@@ -170,6 +180,16 @@ class FrameCore(Appending, DriftChecks):
             raise Canceled
 
     # Interrupts
+
+    def undisturbed(self) -> bool:
+        """Whether `checkpoint` has nothing to do here: one call, before nearly every step."""
+        return (
+            self.live
+            and not self.suspending
+            and self.interrupt is None
+            and self.claimed.deadline is None
+            and not (self.outgoing or self.unwritten or self.carrying)
+        )
 
     def checkpoint(self) -> Routine[None]:
         """Before anything new begins: stop here if the run is interrupted."""
@@ -212,9 +232,6 @@ class FrameCore(Appending, DriftChecks):
         if self.claimed.deadline is not None and has_passed(self.services, self.claimed):
             raise deadline_exceeded(self.claimed)
 
-    def now(self) -> int:
-        return self.services.clock.now()
-
     def wait_until(self, moment: int) -> Routine[None]:
         while (left := moment - self.now()) > 0:
             if left < SHORT_WAIT and not self.services.clock.virtual:
@@ -243,16 +260,18 @@ class FrameCore(Appending, DriftChecks):
             if found.state == StepState.FAILED:
                 _raise_by_policy(step, raisable(step.name, found.error), None)
             return self.recorded(step.name, found, step.returns)
-        if found is None and kind == "step":
+        if found is None and self.definition.strict and kind == "step":
             self.begin_new(key, kind, step.name)
-        yield from self.checkpoint()
+        if not self.undisturbed():
+            yield from self.checkpoint()
         if found is not None and found.wake_at is not None:
             yield from self.wait_until(found.wake_at)
         attempt, lost = self._attempts_made(found) if found is not None else (self.crashes, self.crashes)
         while True:
             attempt += 1
             context = Context(self.info, step.name, key, attempt, self)
-            context.lost = lost
+            if lost:
+                context.lost = lost
             started = self.now()
             try:
                 if step.transactional:
@@ -262,8 +281,8 @@ class FrameCore(Appending, DriftChecks):
                     value = yield Body(step, context, args, kwargs)
                 finally:
                     self._body_ended(key)
-                result = self.encode(value, f"the result of step {key!r}", step.returns)
-                value = self.services.codec.decode(result, step.returns, f"the result of step {key!r}")
+                what = f"the result of step {key!r}"
+                result, value = self.services.codec.stored(value, what, step.returns)
             except Exception as raised:
                 error = unwrapped(raised)
                 done, value = yield from self._failed(step, context, kind, text, started, error)
@@ -272,11 +291,14 @@ class FrameCore(Appending, DriftChecks):
                 yield from self.checkpoint()
                 continue
             yield from self.record(
-                self.entry(
-                    key,
-                    kind,
-                    step.name,
-                    StepState.COMPLETED,
+                kernel_rows.Step(  # as `entry` makes it, which takes twice as long
+                    run_id=self.run_id,
+                    key=key,
+                    seq=self.journal.next_seq(),
+                    kind=kind,
+                    name=step.name,
+                    state=StepState.COMPLETED,
+                    written_by=self.claimed.attempt,
                     attempt=attempt,
                     input=text,
                     result=result,

@@ -78,7 +78,7 @@ def _workflow(frame: Frame) -> Routine[Ending]:
     """Run the function, or continue to undo it; return how it ended."""
     if frame.interrupt == "canceled":
         return (yield from _canceled(frame))
-    mark = undo.begun(frame)
+    mark = undo.begun(frame) if frame.journal else None
     if mark is not None and mark.name == undo.CANCEL:
         return (yield from _canceled_by_step(frame, mark.error))
     if mark is not None:
@@ -117,8 +117,7 @@ def _function(frame: Frame) -> Routine[Ending]:
         _report_unasked(frame)
         return Ending(outcome=Outcome.CONTINUED, now=frame.now())
     what = f"the result of {frame.definition.name!r}"
-    result = frame.encode(value, what, frame.definition.returns)
-    frame.services.codec.decode(result, frame.definition.returns, what)  # as run.result() will do
+    result, _ = frame.services.codec.stored(value, what, frame.definition.returns)  # and can be read back
     if frame.outgoing or frame.unwritten or frame.interrupt == "canceled":
         yield from frame.checkpoint()
     _report_unasked(frame)
@@ -126,8 +125,9 @@ def _function(frame: Frame) -> Routine[Ending]:
 
 
 def _body(frame: Frame) -> Routine[Any]:
-    definition = frame.definition
-    frame.check_deadline()
+    definition, has_deadline = frame.definition, frame.claimed.deadline is not None
+    if has_deadline:
+        frame.check_deadline()
     args, kwargs = decode_call(frame.services.codec, definition, frame.claimed.run_input)
     if definition.wants_context:
         args = (frame.context, *args)
@@ -143,7 +143,8 @@ def _body(frame: Frame) -> Routine[Any]:
         raise Suspended
     if frame.unawaited is not None:
         refuse_unawaited(frame)
-    frame.check_deadline()  # a function without steps has not looked at it before
+    if has_deadline:
+        frame.check_deadline()  # a function without steps has not looked at it before
     return value
 
 
@@ -221,7 +222,7 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         worker=claimed.worker,
         key=key_of(claimed),
         token=claimed.token,
-        now=frame.now(),
+        now=ending.now,
         plan=settle(claimed, ending),
         parent=claimed.parent,
         waited=claimed.deliveries > 1,

@@ -192,5 +192,5 @@ class Work(Appending):
             raise Abandoned
 
 
-async def _no_main(request: MainBody) -> Any:
+async def _no_main(request: MainBody, loop: asyncio.AbstractEventLoop) -> Any:
     raise TypeError("this kind of execution has no main function")

@@ -28,7 +28,7 @@ from ..definitions.functions import FunctionWorkflow, Step
 from ..kernel import rows
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
 from ..kernel.rows import Claimed, RunEnd, StepState
-from ..process_forks import OneProcess
+from ..process_forks import Lineage, end_child
 from . import completion, waits
 from . import spawn as spawning
 from .branches import scope_var, see_branches
@@ -90,19 +90,24 @@ class Frame(FrameCore):
     async def adrive(self, call: Call[T] | Routine[T]) -> T:
         if self.suspending:
             raise asyncio.CancelledError
-        if self._loop is None:  # asyncio.run() inside of a `def`
-            see_branches(asyncio.get_running_loop())
+        # Which loop runs is known by the thread: to ask asyncio for it takes a system call, for each step.
+        if self._loop is not None and self.loop_thread == threading.get_ident():
+            loop = self._loop
+        else:
+            loop = asyncio.get_running_loop()
+            if self._loop is None:  # asyncio.run() inside of a `def`
+                see_branches(loop)
         if not isinstance(call, Call):
-            return await adrive(self.services, call, self._idling)
+            return await adrive(self.services, call, self._idling, loop)
         try:
             if self.turns is not None or (
                 self.journal.has_cancels and self.journal.peek(cancel_key(call.key)) is not None
             ):
-                return await self._adrive_in_turn(self._turns_on(asyncio.get_running_loop()), call)
+                return await self._adrive_in_turn(self._turns_on(loop), call)
             # The only line of calls: there is nothing to put in order.
-            begun = self.now_on_loop()
+            begun = loop.time()
             try:
-                return await adrive(self.services, call.routine, self._idling)
+                return await adrive(self.services, call.routine, self._idling, loop)
             except asyncio.CancelledError:
                 if not self.put_down:
                     self._note_cancel(call, begun)
@@ -144,12 +149,12 @@ class Frame(FrameCore):
         assert task is not None
         turns.enter(task)
         try:
-            was = await self._busy(turns.recorded(call.key))
+            was = await self._busy(turns.loop, turns.recorded(call.key))
             if was is Was.CANCELED:
                 self.journal.find(call.key)
                 raise asyncio.CancelledError
             if was is Was.ANSWERED:
-                return await adrive(self.services, call.routine, self._idling)
+                return await adrive(self.services, call.routine, self._idling, turns.loop)
             try:
                 return await self._adrive_new(turns, call)
             except asyncio.CancelledError:
@@ -164,29 +169,29 @@ class Frame(FrameCore):
     async def _adrive_new(self, turns: Turns, call: Call[T]) -> T:
         """Carry it out; what comes of it, also an error, waits for its turn."""
         try:
-            value = await adrive(self.services, call.routine, self._idling)
+            value = await adrive(self.services, call.routine, self._idling, turns.loop)
         except Exception:
-            await self._busy(turns.turn(self._place(turns, call)))
+            await self._busy(turns.loop, turns.turn(self._place(turns, call)))
             raise
-        await self._busy(turns.turn(self._place(turns, call)))
+        await self._busy(turns.loop, turns.turn(self._place(turns, call)))
         return value
 
     async def _cancel_in_turn(self, turns: Turns, seq: int) -> None:
         while True:
             try:
-                await self._busy(turns.turn(seq))
+                await self._busy(turns.loop, turns.turn(seq))
                 return
             except asyncio.CancelledError:  # once more
                 if self.put_down:
                     return
 
-    async def _busy(self, waiting: Coroutine[Any, Any, T]) -> T:
+    async def _busy(self, loop: asyncio.AbstractEventLoop, waiting: Coroutine[Any, Any, T]) -> T:
         """A workflow that waits for its turn is not idle."""
         self._idling.begin()
         try:
             return await waiting
         finally:
-            self._idling.end()
+            self._idling.end(loop)
 
     def _drive_in_turn(self, loop: asyncio.AbstractEventLoop, turns: Turns, call: Call[T]) -> T:
         """A thread of an async workflow: it waits for the same turns."""
@@ -194,7 +199,7 @@ class Frame(FrameCore):
 
         def on_loop(waiting: Coroutine[Any, Any, Any]) -> Any:
             future = contextvars.Context().run(
-                asyncio.run_coroutine_threadsafe, self._busy(turns.for_thread(waiting, line)), loop
+                asyncio.run_coroutine_threadsafe, self._busy(loop, turns.for_thread(waiting, line)), loop
             )
             try:
                 return future.result()
@@ -397,31 +402,33 @@ class Frame(FrameCore):
 
     # The workflow's function on a loop
 
-    async def amain(self, request: MainBody) -> Any:
-        """Await the function; being told to leave comes to it as a cancellation."""
-        task = asyncio.current_task()
+    async def amain(self, request: MainBody, loop: asyncio.AbstractEventLoop) -> Any:
+        """Await the function on this loop; being told to leave comes to it as a cancellation."""
+        task = asyncio.current_task(loop)
         assert task is not None
-        self._loop = asyncio.get_running_loop()
-        self.loop_thread = threading.get_ident()
+        self._loop, self.loop_thread = loop, threading.get_ident()
         self._idling.main = task
-        see_branches(self._loop)
+        see_branches(loop)
         if self.interrupt is not None:
             self._told_on_loop()
-        alarm = at_deadline(self.services, self.claimed, self._expire)
+        alarm = None
+        if self.claimed.deadline is not None:
+            alarm = at_deadline(self.services, self.claimed, self._expire)
+        began = Lineage.count
         try:
-            with OneProcess():
-                return await request.definition.function(*request.args, **request.kwargs)
+            try:  # as `with OneProcess()`, which takes two calls for each run
+                value = await request.definition.function(*request.args, **request.kwargs)
+            except BaseException as error:
+                if Lineage.count != began:
+                    end_child(error)
+                raise
+            if Lineage.count != began:
+                end_child(None)
+            return value
         except asyncio.CancelledError as error:
-            if self.suspending:
-                raise Suspended from None
-            if self.signal is not None:
-                raise self.signal from None
-            if self.interrupt == "canceled":
-                raise Canceled from None
-            if self._expired:
-                raise deadline_exceeded(self.claimed) from None
-            if task.cancelling():
-                raise Abandoned from None  # the loop is going down
+            reason = self._why_cancelled(task)
+            if reason is not None:
+                raise reason from None
             raise RuntimeError(f"{request.definition.name} awaited something that was cancelled") from error
         except Suspended:
             self.suspending = True
@@ -433,7 +440,19 @@ class Frame(FrameCore):
             self._idling.main = None
             while task.cancelling():
                 task.uncancel()
-            await self._end_branches()
+            if self.branches:
+                await self._end_branches()
+
+    def _why_cancelled(self, task: asyncio.Task[Any]) -> BaseException | None:
+        if self.suspending:
+            return Suspended()
+        if self.signal is not None:
+            return self.signal
+        if self.interrupt == "canceled":
+            return Canceled()
+        if self._expired:
+            return deadline_exceeded(self.claimed)
+        return Abandoned() if task.cancelling() else None  # the loop is going down
 
     def _expire(self) -> None:
         """On the loop: the deadline has passed while the function runs."""

@@ -82,9 +82,16 @@ class Journal:
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self._entries = {step.key: step for step in steps}
-        self._seq = max((step.seq for step in self._entries.values()), default=0)
+        self._seq = 0
         self._asked: set[str] = set()
-        self.has_cancels = any(step.kind == CANCEL for step in self._entries.values())
+        self.has_cancels = False
+        if self._entries:
+            self._seq = max(step.seq for step in self._entries.values())
+            self.has_cancels = any(step.kind == CANCEL for step in self._entries.values())
+
+    def __bool__(self) -> bool:
+        """Whether anything is recorded."""
+        return bool(self._entries)
 
     def find(self, key: str) -> Step | None:
         """What is recorded under `key`; asking marks it as still wanted by the code."""
@@ -113,9 +120,10 @@ class Journal:
 
     def undoable(self) -> bool:
         """Whether something succeeded that has a compensation."""
-        return any(
-            step.undo is not None and step.state == StepState.COMPLETED for step in self._entries.values()
-        )
+        for step in self._entries.values():
+            if step.undo is not None and step.state == StepState.COMPLETED:
+                return True
+        return False
 
     def answers(self) -> list[Answer]:
         """What was answered, in the recorded order, and not asked for in this replay yet."""

@@ -145,6 +145,9 @@ class RecordedFrame(Frame):
         if self.leaving():
             raise Suspended
 
+    def undisturbed(self) -> bool:
+        return False
+
     def checkpoint(self) -> Routine[None]:
         self.refuse_if_leaving()
         if self.ahead() is not None:

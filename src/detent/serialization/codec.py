@@ -19,6 +19,7 @@ from .annotations import NoForm, decode_unknown, encode_unknown, name_of
 from .forms import Form, form_of
 
 DEFAULT_MAX_PAYLOAD = 4 * 1024 * 1024
+_EXACT = frozenset((str, int, float, bool))  # JSON has each value of these classes
 
 
 # What msgspec, our hooks and users' classes raise for a value that has no JSON form.
@@ -73,6 +74,14 @@ class Codec:
             return self._dumped(value, type)
         except _UNFIT as error:
             raise NotSerializable(what, _culprit(value), str(error)) from None
+
+    def stored(self, value: Any, what: str, type: Any) -> tuple[str, Any]:
+        """The JSON text of `value`, and the value as it will be read back from it."""
+        text = self.encode(value, what, type)
+        kind = value.__class__
+        if kind in _EXACT and (type is kind or type is Any) and self._transform is None:
+            return text, value  # the same is read back
+        return text, self.decode(text, type, what)
 
     def decode(self, text: str, type: Any = Any, what: str = "a stored value") -> Any:
         """Return the value of the JSON `text`, as `type`."""
