@@ -50,12 +50,14 @@ class Crowd:
         self._keep_errors = keep_errors
         self._mutex = threading.Lock()  # runs end in several threads
         self._woken = False
+        self._gave_up = False
         self._waiters: dict[str, Waiter] = {}
         for run in runs:
-            if run.id not in self._waiters:
-                self._waiters[run.id] = engine.waiter_for(
-                    run.row,
-                    partial(self._told, run.id),
+            row = run.row
+            if row.id not in self._waiters:
+                self._waiters[row.id] = engine.waiter_for(
+                    row,
+                    partial(self._told, row.id),
                     wants_pauses=not wait_paused,
                     fresh=run._fresh,
                     loop=loop,
@@ -65,13 +67,15 @@ class Crowd:
 
     def close(self) -> None:
         """Wait no longer."""
-        self._engine.waiters.remove(*self._waiters.values())
+        if self._gave_up or len(self.ends) < len(self._waiters):  # a waiter that was told waits no more
+            self._engine.waiters.remove(*self._waiters.values())
 
     def give_up(self) -> None:
         """The time is over: look again, and note a ResultTimeout for runs that have not ended.
 
         Where it is raised, the first of them is enough.
         """
+        self._gave_up = True
         late = [run_id for run_id in self._waiters if run_id not in self.ends]
         for run_id, end in self._engine.store.ends(late):  # (waiters have followed chains before)
             if RunState(end.state).final and end.continued_as is None:
@@ -136,13 +140,14 @@ def outcomes(
     """The value of each run, in order.  Raises the first error that is known, or returns it in its place."""
     values: list[Any] = []
     for run in runs:
-        end = ends.get(run.id)
+        run_id = run.id
+        end = ends.get(run_id)
         if end is None:
             continue  # another run has failed, and its error is raised
         try:
             if isinstance(end, Exception):
                 raise end
-            values.append(run._ended(found(run.id, end)))
+            values.append(run._ended(found(run_id, end)))
         except Exception as error:
             if not return_exceptions:
                 raise

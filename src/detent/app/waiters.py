@@ -139,7 +139,8 @@ class Waiters:
                     if len(self._finished) > KEPT:
                         self._finished.popitem(last=False)
                 if run_id in self._waiting:
-                    told += [(waiter, waiter.end(end)) for waiter in self._told(run_id, end)]
+                    for waiter in self._told(run_id, end):
+                        told.append((waiter, waiter.end(end)))
         _wake(told)
 
     def heard(self) -> None:
@@ -157,8 +158,9 @@ class Waiters:
         self._finished.clear()
 
     def _told(self, run_id: str, end: RunEnd) -> list[Waiter]:
-        paused = end.state == RunState.PAUSED
-        told = [w for w in self._waiting.get(run_id, ()) if w.wants_pauses or not paused]
+        if end.state != RunState.PAUSED:
+            return self._waiting.pop(run_id, [])
+        told = [waiter for waiter in self._waiting.get(run_id, ()) if waiter.wants_pauses]
         for waiter in told:
             self._forget(waiter)
         return told
