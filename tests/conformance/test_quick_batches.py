@@ -6,12 +6,14 @@ from contextlib import contextmanager
 import pytest
 
 from detent.kernel.operations import Operation, Verdict
+from detent.kernel.queues import KEYLESS
 from detent.stores.store import Store
 from tests.conformance.builders import (
     enlist,
     everything,
     executing,
     new_step,
+    one,
     recording,
     settling,
     start,
@@ -59,6 +61,15 @@ def test_a_batch_that_cannot_be_committed_raises_and_changes_nothing(
         store.apply(mixed)
     assert everything(store) == before
     assert store.apply(mixed).answers[1] is Verdict.APPLIED
+
+
+def test_a_start_on_a_queue_with_keys_takes_turns_with_the_keys(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.driver, "keyed", frozenset({"default"}))
+    one(store, start("run"))
+    with store._reading() as tx:
+        assert tx.query("SELECT queue_key FROM detent_executions") == [(KEYLESS,)]
 
 
 @contextmanager

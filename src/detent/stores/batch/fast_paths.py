@@ -65,6 +65,10 @@ class Quick(msgspec.Struct):
         """Whether a start waits for a worker to claim it."""
         return any(start.token is None for start in self.starts)
 
+    def begins_on(self, queues: Collection[str]) -> bool:
+        """Whether a function begins on one of these queues."""
+        return bool(queues) and any(start.queue in queues for start in self.starts)
+
     def answers(
         self, *, started: bool = False, recorded: bool = False, ended: Collection[str] = ()
     ) -> list[Any]:

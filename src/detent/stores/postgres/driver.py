@@ -339,7 +339,7 @@ class PostgresDriver(ServerDriver):
 
     def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
         found = quick_batch(operations)
-        if found is None:
+        if found is None or found.begins_on(self.keyed):
             return None
         notifies = found.wants_help or (found.makes_ready and helpers_wanted)
         payload = news(work=True) if notifies else ""
