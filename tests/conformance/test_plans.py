@@ -12,6 +12,7 @@ from detent.kernel.operations import Start
 from detent.kernel.rows import GraphPart, Readiness
 from detent.stores.driver import batch, write
 from detent.stores.sql.graphs import GraphStatements
+from detent.stores.sqlite import quick_batches
 from detent.stores.store import Store
 from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one, recording
 
@@ -188,3 +189,16 @@ def test_quick_starts_and_ends_go_through_indexes(filled: Store, verb: str) -> N
     with filled._writer.transaction() as tx:
         rows = tx.query(f"EXPLAIN {statement}", rows=PARAMETERS["rows"], **given)
     assert not whole_tables(filled.dialect, "\n".join(row[0] for row in rows))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 256])
+def test_statements_over_bound_rows_go_through_indexes(filled: Store, rows: int) -> None:
+    if filled.dialect != "sqlite":
+        return
+    statements = [one for one in vars(quick_batches).values() if isinstance(one, quick_batches.BoundRows)]
+    assert len(statements) == 5
+    for text in (*(statement.text(rows) for statement in statements), quick_batches.WATCHED):
+        with filled._writer.transaction() as tx:
+            plan = tx.connection.execute(f"EXPLAIN QUERY PLAN {text}", ["[]"] * text.count("?")).fetchall()
+        assert not whole_tables("sqlite", "\n".join(row[3] for row in plan)), text
+        assert "detent_executions_" not in str(plan)  # by the primary key

@@ -5,13 +5,19 @@ from contextlib import contextmanager
 
 import pytest
 
+from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Operation, Verdict
 from detent.kernel.queues import KEYLESS
+from detent.kernel.rows import Lease
+from detent.stores.batch.apply import take_lease
 from detent.stores.store import Store
 from tests.conformance.builders import (
+    NOW,
+    claim,
     enlist,
     everything,
     executing,
+    execution,
     new_step,
     one,
     recording,
@@ -63,6 +69,33 @@ def test_a_batch_that_cannot_be_committed_raises_and_changes_nothing(
     assert store.apply(mixed).answers[1] is Verdict.APPLIED
 
 
+def test_more_runs_than_one_statement_takes_start_record_and_end_together(store: Store) -> None:
+    enlist(store, "w1")
+    runs = [f"run{number:03}" for number in range(300)]
+    one(store, start(*runs))
+    held = claim(store, "w1", limit=300)
+    later = start(*(f"later{number:03}" for number in range(300)))
+    batch: list[Operation] = [later]
+    batch += [recording(row, new_step(row.run_id, result="1")) for row in held]
+    batch += [settling(row, waited=False, result=f'"{row.run_id}"') for row in held]
+    answers = store.apply(batch).answers
+    assert [started.created for started in answers[0]] == [True] * 300
+    assert answers[1:301] == [Verdict.APPLIED] * 300
+    assert {settled.verdict for settled in answers[301:]} == {Verdict.APPLIED}
+    assert [store.run(run).result for run in ("run000", "run299")] == ['"run000"', '"run299"']
+    assert sum(len(steps) for steps in store.journal(runs).values()) == 300
+
+
+def test_a_start_of_which_the_worker_has_room_for_a_part_is_a_quick_batch(store: Store) -> None:
+    enlist(store, "w1")
+    both = start("ours", "another's")
+    take_lease(both.executions[0], Lease(worker="w1", token="t"))
+    assert (store.driver.quick([both], helpers_wanted=False) is None) is (store.dialect == "mysql")
+    assert store.apply([both]).made_ready
+    assert [execution(store, run).worker for run in ("ours", "another's")] == ["w1", None]
+    assert [state_of(store, run) for run in ("ours", "another's")] == ["executing", "ready"]
+
+
 def test_a_start_on_a_queue_with_keys_takes_turns_with_the_keys(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +103,16 @@ def test_a_start_on_a_queue_with_keys_takes_turns_with_the_keys(
     one(store, start("run"))
     with store._reading() as tx:
         assert tx.query("SELECT queue_key FROM detent_executions") == [(KEYLESS,)]
+
+
+def test_a_run_that_was_paused_does_not_keep_others_of_its_batch_from_their_ends(store: Store) -> None:
+    enlist(store, "w1")
+    one(store, start("one", "two"))
+    first, second = claim(store, "w1", limit=2)
+    store.change(Pause(first.run_id), now=NOW)
+    settled = store.apply([settling(first, waited=False), settling(second, waited=False)]).answers
+    assert [answer.verdict for answer in settled] == [Verdict.APPLIED, Verdict.APPLIED]
+    assert store.run(second.run_id).state == "finished"
 
 
 @contextmanager

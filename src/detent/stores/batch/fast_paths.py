@@ -155,9 +155,11 @@ def _beginnings_of(op: Start) -> list[Beginning] | None:
         return None
     if sum(len(run.input) for run in op.runs) > LARGEST_INPUTS:
         return None
+    if len({main.worker for main in op.executions if main.worker is not None}) > 1:
+        return None
     begun: list[Beginning] = []
     for run, main in zip(op.runs, op.executions, strict=True):
-        if not _is_plain(run, main) or main.worker != op.executions[0].worker or unfit_run(run) is not None:
+        if not _is_plain(run, main) or unfit_run(run) is not None:
             return None
         begun.append(
             Beginning(

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -22,13 +22,14 @@ from ...errors import DatabaseUnavailable, ForkedProcess
 from ...kernel.operations import Operation
 from ...kernel.rows import Step
 from ...process_forks import watch_forks
-from ..batch.fast_paths import records_only
-from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way, batch
+from ..batch.fast_paths import quick_batch
+from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way
 from ..process_forks import INHERITED
 from ..session_locks import NoLock
-from ..sql.dialect import OnConflict, columns_of, first_by_key
+from ..sql.dialect import OnConflict, first_by_key
 from ..sql.queries import build_queries
-from ..sql.statements import ACTIVE_HERO, FINAL_STEP, build
+from ..sql.statements import ACTIVE_HERO, build
+from . import quick_batches
 from .file import DatabaseFile, FileConnection
 from .siblings import Ear, LockFiles, Neighbours, Silence
 
@@ -75,19 +76,6 @@ class SqliteDialect(OnConflict):
         return f"json_group_object({name}, json_array({', '.join(values)}))"
 
 
-def _record(dialect: SqliteDialect) -> str:
-    """Journal entries of one worker, fenced, in one statement: it takes the lock, and commits by itself."""
-    columns = columns_of(Step)
-    names = ", ".join(columns)
-    changes = ", ".join(f"{c} = excluded.{c}" for c in columns[2:])
-    return f"""
-INSERT INTO detent_steps ({names})
-SELECT {names} FROM {dialect.rows(*columns)}
- WHERE EXISTS (SELECT 1 FROM detent_workers WHERE id = :worker)
-    ON CONFLICT (run_id, step_key) DO UPDATE SET {changes}
- WHERE detent_steps.state NOT IN {FINAL_STEP}"""
-
-
 class SqliteDriver:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`."""
 
@@ -102,7 +90,6 @@ class SqliteDriver:
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
     statements = build(SqliteDialect())
     queries = build_queries(SqliteDialect())
-    _quick = _record(SqliteDialect())
 
     def __init__(self, path: str) -> None:
         self.memory = path in ("", ":memory:")
@@ -226,6 +213,8 @@ class SqliteDriver:
         return cursor
 
     def trouble(self, error: BaseException) -> Trouble:
+        if isinstance(error, quick_batches.Unexpected):
+            return Trouble.RETRY
         if isinstance(error, sqlite3.IntegrityError):
             unique = error.sqlite_errorcode in (
                 sqlite3.SQLITE_CONSTRAINT_UNIQUE,
@@ -270,13 +259,23 @@ class SqliteDriver:
         return isinstance(error, sqlite3.OperationalError) and "no such table" in str(error)
 
     def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
-        return records_only(operations, self._record)
+        found = quick_batch(operations)
+        if found is None or found.begins_on(self.keyed):
+            return None
+        if not quick_batches.is_one_statement(found):
+            return quick_batches.way_of(found, helpers_wanted=helpers_wanted)
+
+        def ask(tx: Tx) -> Callable[[], list[Any]]:
+            answers = found.answers(recorded=self._record(tx, found.worker, found.steps))
+            return lambda: answers
+
+        return Way(ask)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         self.writes += 1
-        written = tx.connection.execute(self._quick, {"worker": worker, "rows": batch(steps)})
+        written = quick_batches.record(tx.connection, worker, steps)
         self.verify(tx.connection)
-        return bool(written.rowcount == len(steps))
+        return written == len(steps)
 
     def notify(self, tx: Tx, payload: str) -> None:
         tx.news.append(payload)

@@ -1,0 +1,185 @@
+"""Quick batches on SQLite: starts, records and ends of functions (batch/fast_paths.py), with bound values.
+
+Other statements get their rows as one JSON text.  SQLite takes about as long to extract one value from that
+text as to insert a row of ten values that are bound.  The statements of the commonest batches are worth one
+text for each number of rows: a start takes a tenth of the time, a record or an end a third.
+
+Not `executemany`: it waits for Python's lock after each row, and a busy event loop is slow to release that.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...kernel.rows import Step
+from ..batch.fast_paths import Beginning, End, Quick
+from ..driver import Tx, Way, news
+from ..driver import batch as as_json
+from ..sql.dialect import columns_of
+from ..sql.statements import FINAL_STEP
+
+MOST_ROWS = 256  # in one statement
+
+
+class Unexpected(Exception):
+    """The database does not hold what a quick batch needs: it is rolled back, and the long way tells why."""
+
+
+class BoundRows:
+    """A statement over rows `x` of bound values; `{rows}` in its text stands for them.
+
+    It is prepared for 1, 2, 4 ... rows.  NULLs fill up the rest, so the statement must pass over rows whose
+    first column is NULL.  Parameters of its own come after the rows.
+    """
+
+    def __init__(self, text: str, *columns: str) -> None:
+        self._text = text
+        self._columns = columns
+        self._texts: dict[int, str] = {}  # the same text each time: its hash is known
+
+    def run(self, connection: sqlite3.Connection, values: list[Any], *params: Any) -> int:
+        """Execute it for these values, row after row; return how many rows it has changed."""
+        width, changed = len(self._columns), 0
+        for first in range(0, len(values), MOST_ROWS * width):
+            part = values[first : first + MOST_ROWS * width]
+            rows = 1 << (len(part) // width - 1).bit_length()
+            part += [None] * (rows * width - len(part))
+            part += params
+            changed += connection.execute(self.text(rows), part).rowcount
+        return changed
+
+    def text(self, rows: int) -> str:
+        """The statement for so many rows."""
+        if rows not in self._texts:
+            names = ", ".join(f"column{place} AS {name}" for place, name in enumerate(self._columns, 1))
+            row = f"({', '.join('?' * len(self._columns))})"
+            found = f"(SELECT {names} FROM (VALUES {', '.join([row] * rows)})) AS x"
+            self._texts[rows] = self._text.replace("{rows}", found)
+        return self._texts[rows]
+
+
+_STEP = columns_of(Step)
+_ALIVE = "EXISTS (SELECT 1 FROM detent_workers WHERE id = ?)"
+
+RECORD = BoundRows(
+    f"""
+INSERT INTO detent_steps ({", ".join(_STEP)})
+SELECT {", ".join(_STEP)} FROM {{rows}}
+ WHERE x.run_id IS NOT NULL AND {_ALIVE}
+    ON CONFLICT (run_id, step_key) DO UPDATE SET {", ".join(f"{c} = excluded.{c}" for c in _STEP[2:])}
+ WHERE detent_steps.state NOT IN {FINAL_STEP}""",
+    *_STEP,
+)
+
+# Columns that are not named here get their defaults.
+START_RUNS = BoundRows(
+    """
+INSERT INTO detent_runs (id, type, kind, queue, priority, input, created_at, versions)
+SELECT id, type, 'function', queue, priority, input, created_at, versions FROM {rows}
+ WHERE x.id IS NOT NULL""",
+    *("id", "type", "queue", "priority", "input", "created_at", "versions"),
+)
+
+START_EXECUTIONS = BoundRows(
+    """
+INSERT INTO detent_executions (run_id, node, attempt, kind, job, queue, precedence, state, created_at,
+                               scheduled_for, worker, token, deliveries, started_at)
+SELECT id, 'main', 1, 'main', type, queue, -priority, iif(token IS NULL, 'ready', 'executing'), created_at,
+       created_at, worker, token, token IS NOT NULL, iif(token IS NULL, NULL, created_at)
+  FROM {rows}
+ WHERE x.id IS NOT NULL AND (x.token IS NULL OR EXISTS (SELECT 1 FROM detent_workers WHERE id = x.worker))""",
+    *("id", "type", "queue", "priority", "created_at", "worker", "token"),
+)
+
+# Only of runs that are ready, and whose end no node of another run waits for.  (`+`: by the primary key.)
+END_EXECUTIONS = BoundRows(
+    f"""
+UPDATE detent_executions AS t
+   SET state = x.state, outcome = x.outcome, result = x.result, error = x.error,
+       finished_at = x.finished_at, ancestry_hash = NULL
+  FROM {{rows}} CROSS JOIN detent_runs AS r ON r.id = x.run_id
+ WHERE t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt
+   AND t.token = x.token AND +t.state = 'executing'
+   AND +r.state = 'ready' AND r.watched < 2 AND {_ALIVE}""",
+    *("run_id", "node", "attempt", "token", "state", "outcome", "finished_at", "result", "error"),
+)
+
+END_RUNS = BoundRows(
+    """
+UPDATE detent_runs AS t
+   SET state = x.state, result = x.result, error = x.error, finished_at = x.finished_at
+  FROM {rows}
+ WHERE t.id = x.run_id AND t.watched = ?""",
+    *("run_id", "state", "finished_at", "result", "error"),
+)
+
+WATCHED = """
+SELECT r.id FROM json_each(?) AS x CROSS JOIN detent_runs AS r ON r.id = x.value WHERE r.watched = 1"""
+
+
+def is_one_statement(batch: Quick) -> bool:
+    """Whether a single statement applies it: that takes the lock, and commits by itself."""
+    return not (batch.starts or batch.ends) and len(batch.steps) <= MOST_ROWS
+
+
+def way_of(batch: Quick, *, helpers_wanted: bool) -> Way:
+    """Apply it in a transaction."""
+
+    def ask(tx: Tx) -> Callable[[], list[Any]]:
+        _apply(tx, batch)
+        if batch.wants_help or (batch.makes_ready and helpers_wanted):
+            tx.driver.notify(tx, news(work=True))
+        answers = batch.answers(started=True, recorded=True, ended={end.run_id for end in batch.ends})
+        return lambda: answers
+
+    return Way(ask, alone=False, made_ready=batch.makes_ready)
+
+
+def record(connection: sqlite3.Connection, worker: str, steps: Sequence[Step]) -> int:
+    """Write entries of journals; return how many.  Those that are final stay as they are."""
+    values: list[Any] = []
+    for s in steps:
+        # (`str`: a member of an enumeration takes five times as long to bind.)
+        values += (s.run_id, s.key, s.seq, str(s.kind), s.name, str(s.state), s.written_by, s.attempt)
+        values += (s.input, s.result, s.error, s.wake_at, s.undo, s.progress, s.started_at, s.finished_at)
+    return RECORD.run(connection, values, worker)
+
+
+def _apply(tx: Tx, batch: Quick) -> None:
+    connection, worker = tx.connection, batch.worker
+    if batch.starts:
+        _start(connection, worker, batch.starts)
+    if batch.steps and record(connection, worker, batch.steps) != len(batch.steps):
+        raise Unexpected
+    if batch.ends:
+        _end(tx, worker, batch.ends)
+
+
+def _start(connection: sqlite3.Connection, worker: str, starts: Sequence[Beginning]) -> None:
+    values: list[Any] = []
+    for s in starts:
+        values += (s.id, s.type, s.queue, s.priority, s.input, s.created_at, s.versions)
+    START_RUNS.run(connection, values)
+    values = []
+    for s in starts:
+        values += (s.id, s.type, s.queue, s.priority, s.created_at, worker if s.token else None, s.token)
+    if START_EXECUTIONS.run(connection, values) != len(starts):
+        raise Unexpected
+
+
+def _end(tx: Tx, worker: str, ends: Sequence[End]) -> None:
+    values: list[Any] = []
+    for e in ends:
+        values += (e.run_id, e.node, e.attempt, e.token, str(e.state), str(e.outcome), e.finished_at)
+        values += (e.result, e.error)
+    if END_EXECUTIONS.run(tx.connection, values, worker) != len(ends):
+        raise Unexpected
+    values = []
+    for e in ends:
+        values += (e.run_id, str(e.run_state), e.finished_at, e.result, e.error)
+    if END_RUNS.run(tx.connection, list(values), 0) != len(ends):
+        watched = tx.connection.execute(WATCHED, [as_json([e.run_id for e in ends])])
+        tx.driver.notify(tx, news(work=False, runs=[row[0] for row in watched]))
+        END_RUNS.run(tx.connection, values, 1)
