@@ -30,8 +30,8 @@ class Unexpected(Exception):
 class BoundRows:
     """A statement over rows `x` of bound values; `{rows}` in its text stands for them.
 
-    It is prepared for 1, 2, 4 ... rows.  NULLs fill up the rest, so the statement must pass over rows whose
-    first column is NULL.  Parameters of its own come after the rows.
+    It is prepared for a few numbers of rows.  NULLs fill up the rest, so the statement must pass over rows
+    whose first column is NULL.  Parameters of its own come after the rows.
     """
 
     def __init__(self, text: str, *columns: str) -> None:
@@ -44,7 +44,7 @@ class BoundRows:
         width, changed = len(self._columns), 0
         for first in range(0, len(values), MOST_ROWS * width):
             part = values[first : first + MOST_ROWS * width]
-            rows = 1 << (len(part) // width - 1).bit_length()
+            rows = _rounded_up(len(part) // width)
             part += [None] * (rows * width - len(part))
             part += params
             changed += connection.execute(self.text(rows), part).rowcount
@@ -58,6 +58,16 @@ class BoundRows:
             found = f"(SELECT {names} FROM (VALUES {', '.join([row] * rows)})) AS x"
             self._texts[rows] = self._text.replace("{rows}", found)
         return self._texts[rows]
+
+
+def _rounded_up(rows: int) -> int:
+    """The next number with at most three significant bits: 1 to 8, 10, 12, 14, 16, 20 ... 224, 256.
+
+    A row of NULLs takes up to as long as another row.  A statement for each number would take much memory:
+    these 28 take 9 MB for all five statements together, if all of them occur.
+    """
+    step = 1 << max(0, (rows - 1).bit_length() - 3)
+    return -(-rows // step) * step
 
 
 _STEP = columns_of(Step)
