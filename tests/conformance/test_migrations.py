@@ -1,5 +1,6 @@
 """Migrations: numbered, forward only, once, also when two processes come at the same moment."""
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -245,3 +246,10 @@ def _columns(dialect: str) -> dict[str, list[str]]:
             if altered:
                 tables[altered[1]] += re.findall(r"ADD COLUMN (\w+)", statement)
     return tables
+
+
+def test_opening_an_app_again_reads_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = migrate.migrations("sqlite")
+    known.pop()  # a list of the caller's own
+    monkeypatch.setattr(os, "listdir", lambda folder: pytest.fail(f"{folder} was read again"))
+    assert len(migrate.migrations("sqlite")) == len(known) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 
 import msgspec
 
@@ -35,6 +36,12 @@ class Migration(msgspec.Struct, frozen=True):
 
 def migrations(dialect: str) -> list[Migration]:
     """The migrations of a dialect, in order."""
+    return list(_read(dialect))
+
+
+@cache
+def _read(dialect: str) -> tuple[Migration, ...]:
+    """Read once for each process: every app that opens asks for them."""
     # Not importlib.resources, which loads much to read packages inside of archives too.
     folder = os.path.join(os.path.dirname(__file__), "migrations", dialect)
     found = []
@@ -43,7 +50,7 @@ def migrations(dialect: str) -> list[Migration]:
             version, name = entry.removesuffix(".sql").split("_", 1)
             with open(os.path.join(folder, entry), encoding="utf-8") as file:
                 found.append(Migration(int(version), name, file.read()))
-    return found
+    return tuple(found)
 
 
 def check(applied: list[tuple[int, str]], known: list[Migration]) -> list[Migration]:
