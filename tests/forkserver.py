@@ -9,6 +9,7 @@ Starting Python and importing libraries takes longer than most tests.  Here is w
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import subprocess
@@ -52,6 +53,8 @@ class ForkServer:
 
 def serve(work: Callable[[dict[str, Any]], None]) -> None:
     """Fork a child for each request.  A child does its work and returns."""
+    gc.collect()
+    gc.freeze()  # a child need not look through what we have imported
     while line := sys.stdin.readline():
         child = os.fork()
         if child == 0:

@@ -20,16 +20,14 @@ from _pytest.config import default_plugins
 from tests.forkserver import serve
 
 # What the tests and Detent import, apart from each other.
-LIBRARIES = "asyncio click concurrent.futures hypothesis msgspec multiprocessing psycopg pymysql rich.table"
+LIBRARIES = (
+    "asyncio click concurrent.futures hypothesis msgspec multiprocessing psycopg psycopg.sql pymysql"
+    " pytest_timeout rich.table sqlite3"
+)
 
 
 def main() -> None:
-    for name in [
-        *(f"_pytest.{plugin}" for plugin in default_plugins),
-        *LIBRARIES.split(),
-        "click",
-        "msgspec",
-    ]:
+    for name in [*(f"_pytest.{plugin}" for plugin in default_plugins), *LIBRARIES.split()]:
         importlib.import_module(name)
     ours = [name for name in sys.modules if name.partition(".")[0] == "detent"]
     assert not ours, f"imported too early, and so not to be broken: {ours}"

@@ -97,7 +97,7 @@ def fork_server() -> ForkServer:
 def _run(tests: Sequence[str], folder: Path, more: dict[str, str], timeout: int) -> Ran:
     outcomes, output = folder / "outcomes.json", folder / "output.txt"
     arguments = ["-p", "tests.mutants.breaking", "-q", "--tb=short", f"--timeout={timeout}"]
-    arguments += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-p", "no:anyio"]
     # The server has imported hypothesis before pytest could change its assertions; there are none.
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     arguments += [f"--basetemp={folder / 'tmp'}", *(f"tests/{test}" for test in tests)]
