@@ -8,21 +8,13 @@ fixtures fail rather than skip: a database that nobody tested must not look like
 """
 
 import os
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from uuid import uuid4
 
 import hypothesis
-import psycopg
-import pymysql
 import pytest
-from psycopg import sql
-from pymysql.cursors import Cursor
 
 import detent
 from detent.stores.driver import Trouble
@@ -30,6 +22,7 @@ from detent.stores.open import open_store
 from detent.stores.store import Store
 from detent.testing import TestingApp
 from tests.conformance.builders import empty
+from tests.databases import Databases, MySQLAdmin, PostgresAdmin, fresh_name, migrate, with_database
 from tests.functions.world import Apps
 
 if TYPE_CHECKING:
@@ -69,18 +62,18 @@ def sqlite_database(sqlite_url: str) -> str:
 
 
 @pytest.fixture
-def postgres_database(postgres_url: str, _postgres: "PostgresAdmin") -> Iterator[str]:
-    name = _fresh_name()
+def postgres_database(postgres_url: str, _postgres: PostgresAdmin) -> Iterator[str]:
+    name = fresh_name()
     _postgres.create(name)
-    yield _with_database(postgres_url, name)
+    yield with_database(postgres_url, name)
     _postgres.drop(name)
 
 
 @pytest.fixture
-def mysql_database(mysql_url: str, _mysql: "MySQLAdmin") -> Iterator[str]:
-    name = _fresh_name()
+def mysql_database(mysql_url: str, _mysql: MySQLAdmin) -> Iterator[str]:
+    name = fresh_name()
     _mysql.create(name)
-    yield _with_database(mysql_url, name)
+    yield with_database(mysql_url, name)
     _mysql.drop(name)
 
 
@@ -88,27 +81,30 @@ def mysql_database(mysql_url: str, _mysql: "MySQLAdmin") -> Iterator[str]:
 def module_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with Detent's schema.
 
-    Making one takes longer than most tests: one serves a module, and is emptied in between.
+    Making one takes longer than most tests.  One file of SQLite serves a module, one database of a server
+    serves all modules of this process; both are emptied in between.  A module with `OWN_DATABASE = True` has
+    a database that no other module has used.
     """
     if request.param == "sqlite":
         url = f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('module') / 'detent.db'}"
-        _migrate(url)
+        migrate(url)
         yield url
         return
-    name = f"detent_{uuid4().hex[:12]}"
-    server: str = request.getfixturevalue(f"{request.param}_url")
-    admin = request.getfixturevalue(f"_{request.param}")
-    admin.create(name)
-    url = urlsplit(server)._replace(path=f"/{name}").geturl()
-    _migrate(url)
-    yield url
-    admin.drop(name)
+    databases = request.getfixturevalue(f"_{request.param}_databases")
+    with databases.for_module(alone=getattr(request.module, "OWN_DATABASE", False)) as url:
+        yield url
 
 
-def _migrate(url: str) -> None:
-    store = open_store(url)
-    store.migrate(now=1)
-    store.close()
+@pytest.fixture(scope="session")
+def _postgres_databases(postgres_url: str, _postgres: PostgresAdmin) -> Iterator[Databases]:
+    with Databases(postgres_url, _postgres).kept() as databases:
+        yield databases
+
+
+@pytest.fixture(scope="session")
+def _mysql_databases(mysql_url: str, _mysql: MySQLAdmin) -> Iterator[Databases]:
+    with Databases(mysql_url, _mysql).kept() as databases:
+        yield databases
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +151,12 @@ def testing(url: str) -> Iterator[TestingApp]:
 
 
 @pytest.fixture
-def pgbouncer_url(_postgres: "PostgresAdmin") -> Iterator[str]:
+def pgbouncer_url(_postgres: PostgresAdmin) -> Iterator[str]:
     """An empty PostgreSQL database, through a PgBouncer that pools transactions."""
     bouncer = _from_environment("DETENT_TEST_PGBOUNCER_URL")
-    name = _fresh_name()
+    name = fresh_name()
     _postgres.create(name)
-    yield f"{_with_database(bouncer, name)}?pgbouncer=true"
+    yield f"{with_database(bouncer, name)}?pgbouncer=true"
     _postgres.drop(name)
 
 
@@ -177,102 +173,17 @@ def mysql_url() -> str:
 
 
 @pytest.fixture(scope="session")
-def _postgres(postgres_url: str) -> Iterator["PostgresAdmin"]:
+def _postgres(postgres_url: str) -> Iterator[PostgresAdmin]:
     admin = PostgresAdmin(postgres_url)
     yield admin
     admin.close()
 
 
 @pytest.fixture(scope="session")
-def _mysql(mysql_url: str) -> Iterator["MySQLAdmin"]:
+def _mysql(mysql_url: str) -> Iterator[MySQLAdmin]:
     admin = MySQLAdmin(mysql_url)
     yield admin
     admin.close()
-
-
-class PostgresAdmin:
-    """Creates and drops databases over one connection, renewed when a test has restarted the server."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._connection = self._connect()
-
-    def create(self, name: str) -> None:
-        self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-
-    def drop(self, name: str) -> None:
-        if self._connection.info.server_version >= 130000:
-            self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-            return
-        # Without FORCE: refuse new connections, and end those that exist.
-        for _ in range(100):
-            self._execute(
-                sql.SQL(
-                    "UPDATE pg_database SET datallowconn = false WHERE datname = {name};"
-                    " SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {name}"
-                ).format(name=sql.Literal(name))
-            )
-            try:
-                self._execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
-                return
-            except psycopg.errors.ObjectInUse:  # a session takes a moment to end
-                time.sleep(0.1)
-        pytest.fail(f"the database {name} could not be dropped", pytrace=False)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _execute(self, statement: sql.Composed) -> None:
-        try:
-            self._connection.execute("SELECT 1")
-        except psycopg.OperationalError:
-            self._connection.close()
-            self._connection = self._connect()
-        self._connection.execute(statement)
-
-    def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._url, autocommit=True)
-
-
-class MySQLAdmin:
-    """The same for MySQL and MariaDB."""
-
-    def __init__(self, url: str) -> None:
-        self._place = urlsplit(url)
-        self._connection = self._connect()
-
-    def create(self, name: str) -> None:
-        self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
-
-    def drop(self, name: str) -> None:
-        # There is no WITH (FORCE): a transaction that a test left open would hold the drop up for a day.
-        for (left_open,) in self._execute(
-            f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
-        ):
-            with suppress(pymysql.err.OperationalError):  # closed by itself meanwhile
-                self._execute(f"KILL {left_open}")
-        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _execute(self, statement: str) -> list[tuple[object, ...]]:
-        try:
-            self._connection.ping()
-        except pymysql.err.Error:
-            self._connection = self._connect()
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement)
-            return list(cursor.fetchall())
-
-    def _connect(self) -> "pymysql.Connection[Cursor]":
-        return pymysql.connect(
-            host=self._place.hostname,
-            port=self._place.port or 3306,
-            user=self._place.username,
-            password=self._place.password or "",
-            autocommit=True,
-        )
 
 
 def _from_environment(variable: str) -> str:
@@ -280,11 +191,3 @@ def _from_environment(variable: str) -> str:
     if not value:
         pytest.fail(f"{variable} is not set: run `make test`, which starts the databases", pytrace=False)
     return value
-
-
-def _fresh_name() -> str:
-    return f"detent_{uuid4().hex[:12]}"
-
-
-def _with_database(url: str, name: str) -> str:
-    return urlsplit(url)._replace(path=f"/{name}").geturl()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from tests.conftest import MySQLAdmin, PostgresAdmin
+from tests.databases import MySQLAdmin, PostgresAdmin
 from tools import servers
 
 ADMINS: dict[str, type[PostgresAdmin | MySQLAdmin]] = {"postgres": PostgresAdmin, "mysql": MySQLAdmin}

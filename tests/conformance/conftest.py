@@ -1,41 +1,12 @@
-"""One store per test, on each database.
-
-Making a database takes longer than most of these tests: one serves a module, and is emptied in between.
-"""
+"""One store per test, on each database."""
 
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
-from uuid import uuid4
 
 import pytest
 
 from detent.stores.open import open_store
 from detent.stores.store import Store
-from tests.conformance.builders import NOW, empty
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
-def module_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database with Detent's schema."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('store') / 'detent.db'}"
-        _migrate(url)
-        yield url
-        return
-    name = f"detent_{uuid4().hex[:12]}"
-    server: str = request.getfixturevalue(f"{request.param}_url")
-    admin = request.getfixturevalue(f"_{request.param}")
-    admin.create(name)
-    url = urlsplit(server)._replace(path=f"/{name}").geturl()
-    _migrate(url)
-    yield url
-    admin.drop(name)
-
-
-def _migrate(url: str) -> None:
-    store = open_store(url)
-    store.migrate(now=NOW)
-    store.close()
+from tests.conformance.builders import empty
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from detent.stores.store import Store
 from detent.stores.verbs.listing import Wanted, listing
 from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one
 
+OWN_DATABASE = True  # with statistics of its own rows
+
 BACKLOG, EXECUTING = 600, 5
 STATES = "ready performing paused finished failed canceled".split()
 ORDERED: dict[str, dict[str, Any]] = {

@@ -16,6 +16,8 @@ from detent.stores.sqlite import quick_batches
 from detent.stores.store import Store
 from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one, recording
 
+OWN_DATABASE = True  # with statistics of its own rows
+
 HOT = """
     fence known_runs lock_runs lock_executions delivered end_executions end_runs park_executions pending_steps
     pending_children pending_messages add_readiness full_readiness clear_readiness wake consume_messages

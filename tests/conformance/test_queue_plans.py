@@ -12,6 +12,8 @@ from detent.stores.driver import Tx, batch
 from detent.stores.store import Store
 from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, one
 
+OWN_DATABASE = True  # with statistics of its own rows
+
 BACKLOG = 2000
 QUEUE = "llm"
 INDEXES = {

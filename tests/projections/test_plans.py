@@ -14,6 +14,8 @@ from detent.stores.verbs import projections as stored
 from tests.conformance.builders import analyze
 from tests.conformance.test_plans import whole_tables
 
+OWN_DATABASE = True  # with statistics of its own rows
+
 MANY = 20_000
 # All rows of a small table: there are as many as there are projections.
 SMALL = {"generations", "overview"}

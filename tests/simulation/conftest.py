@@ -9,7 +9,7 @@ import pytest
 from detent.stores.open import open_store
 from detent.stores.store import Store
 from tests.conformance.builders import NOW
-from tests.conftest import MySQLAdmin, PostgresAdmin
+from tests.databases import MySQLAdmin, PostgresAdmin
 
 pytest.register_assert_rewrite(
     "tests.simulation.world", "tests.simulation.clerk_world", "tests.simulation.clerk_model"
