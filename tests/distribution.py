@@ -21,12 +21,17 @@ from xdist.scheduler import LoadScopeScheduling
 ACCEPTANCE = "tests/acceptance/"
 SINGLE = (ACCEPTANCE, "tests/mutants/", "tests/simulation/test_engine.py")
 # The tests of one of these files share a server of their own, and starting one takes seconds.
-TOGETHER = ("tests/acceptance/test_database_away.py", "tests/acceptance/test_frozen_server.py")
+TOGETHER = (
+    "tests/acceptance/test_database_away.py",
+    "tests/acceptance/test_frozen_server.py",
+    "tests/acceptance/test_tls.py",
+)
 
 # About how many seconds a test takes.  Only the order depends on it.
 SECONDS = {
     "tests/acceptance/test_database_away.py": 10.0,
     "tests/acceptance/test_frozen_server.py": 10.0,
+    "tests/acceptance/test_tls.py": 1.0,
     "tests/acceptance/": 4.0,
     "tests/mutants/": 1.5,
     "tests/simulation/": 10.0,

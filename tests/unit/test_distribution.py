@@ -2,7 +2,9 @@
 
 import random
 
-from tests.distribution import in_order, unit_of
+import pytest
+
+from tests.distribution import TOGETHER, in_order, unit_of
 
 AWAY = "tests/acceptance/test_database_away.py"
 
@@ -19,8 +21,9 @@ def test_tests_that_share_a_database_stay_together() -> None:
     assert unit_of("tests/acceptance/test_drain.py::test_a") == "tests/acceptance/test_drain.py::test_a"
 
 
-def test_tests_that_share_a_server_stay_together() -> None:
-    assert unit_of(f"{AWAY}::test_a[postgres]") == AWAY
+@pytest.mark.parametrize("file", TOGETHER)
+def test_tests_that_share_a_server_stay_together(file: str) -> None:
+    assert unit_of(f"{file}::test_a[postgres]") == file
 
 
 def test_units_that_compute_begin_with_the_longest() -> None:
