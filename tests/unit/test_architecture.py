@@ -110,6 +110,20 @@ def test_the_store_has_few_verbs_that_write() -> None:
     assert len(verbs) <= MOST_WRITE_VERBS, ", ".join(verbs)
 
 
+def test_operations_and_requests_are_told_apart_by_their_class_alone() -> None:
+    """Hot paths compare `type(one) is Record`: that is only right while nothing is derived from these."""
+    told_apart = "Start Record Park Note Settle Send Decide Enqueue Settled Decided Commit Body Wait MainBody"
+    derived = {
+        f"{node.name}({base.id})"
+        for module in package()
+        for node in ast.walk(_parse(module.source))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if isinstance(base, ast.Name) and base.id in told_apart.split()
+    }
+    assert derived == {"TransactionalBody(Body)"}  # which goes its own way
+
+
 def test_no_file_is_a_drawer_for_odds_and_ends() -> None:
     assert not [module.name for module in package() if module.name.endswith(".utils")]
 
