@@ -28,7 +28,7 @@ class UnlimitedQueues:
         self._services = services
         self._due = due
         self._claim_cursor = claim_cursor
-        self._queues: Sequence[str] = ()  # of the last claim
+        self._queues: Sequence[str] = ()  # that were claimed from since the last look
         self._wait = 0.0
 
     def claim(self, worker: str, queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
@@ -49,9 +49,10 @@ class UnlimitedQueues:
     def look(self) -> bool:
         """Learn when the next timer is due; return whether the claim has left something."""
         mark = self._due.look()
+        queues, self._queues = self._queues, ()  # the next claim may be from limited queues only
         due, left = self._services.store.next_work(
             self._claim_cursor,
-            queues=self._queues,
+            queues=queues,
             jobs=self._services.registry.names,
             version=self._services.version,
         )
