@@ -117,16 +117,28 @@ class DatabaseFile:
             return
         if self._lost is not None:
             raise self._lost
-        if _inode_at(self.path) != self._inode:
+        if not self._is_there():
             raise self._replaced(self.path)
         now = time.monotonic()
         if connection is not None and now >= self._look_at:
             self._look_at = now + SIDECARS_EVERY
             for path, inode in zip(self._sidecars, self._beside, strict=False):
                 if inode is not None and _inode_at(path) != inode:
-                    self._lost = self._replaced(path)
-                    raise self._lost
+                    raise self._without(path, inode)
         self._reported = False
+
+    def _is_there(self) -> bool:
+        return _inode_at(self.path) == self._inode
+
+    def _without(self, sidecar: str, inode: Inode) -> DatabaseReplaced:
+        """The error for a sidecar that is gone.
+
+        A folder that is moved takes the file along, perhaps after we have seen the file: that is not final.
+        """
+        if self._is_there() and _inode_at(sidecar) != inode and self._is_there():
+            self._lost = self._replaced(sidecar)
+            return self._lost
+        return self._replaced(self.path)
 
     def may_close(self, connection: FileConnection) -> bool:
         """Whether closing touches no other database.
