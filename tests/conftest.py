@@ -24,6 +24,7 @@ from detent.testing import TestingApp
 from tests.conformance.builders import empty
 from tests.databases import Databases, MySQLAdmin, PostgresAdmin, fresh_name, migrate, with_database
 from tests.functions.world import Apps
+from tests.variants import OnDatabase, left_to_the_soak
 
 if TYPE_CHECKING:
     from tests.distribution import Distribution
@@ -40,6 +41,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Distributio
     from tests.distribution import Distribution
 
     return Distribution(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave some variants of a test to `make soak` (see variants.py), unless a variant is named in full."""
+    if any("[" in argument for argument in config.args):
+        return
+    left = left_to_the_soak(test for item in items if (test := _on_database(item)))
+    for item in items:
+        if item.nodeid in left:
+            item.add_marker("soak")
+
+
+def _on_database(item: pytest.Item) -> OnDatabase | None:
+    call = getattr(item, "callspec", None)
+    parameters = {} if call is None else call.params
+    database = parameters.get("module_url") or parameters.get("database_url")
+    return OnDatabase(item.nodeid, database) if database else None
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
