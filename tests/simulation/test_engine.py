@@ -28,7 +28,7 @@ from detent.worker.worker import Worker
 from tests.simulation.engine.faults import Faults
 from tests.simulation.engine.world import World, simulate
 
-CHUNKS, CHUNK = 8, 60
+CHUNKS, CHUNK = 8, 250
 SOAK_CHUNKS, SOAK_CHUNK = 100, 1000
 ROOT = Path(__file__).parents[2]
 
