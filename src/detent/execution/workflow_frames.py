@@ -28,7 +28,7 @@ from ..definitions.functions import FunctionWorkflow, Step
 from ..kernel import rows
 from ..kernel.journal import ANSWERS, CANCEL, FINAL, ORDER, Scope, cancel_key, order_key
 from ..kernel.rows import Claimed, RunEnd, StepState
-from ..process_forks import Lineage, end_child
+from ..process_forks import OneProcess
 from . import completion, waits
 from . import spawn as spawning
 from .branches import scope_var, see_branches
@@ -414,17 +414,9 @@ class Frame(FrameCore):
         alarm = None
         if self.claimed.deadline is not None:
             alarm = at_deadline(self.services, self.claimed, self._expire)
-        began = Lineage.count
         try:
-            try:  # as `with OneProcess()`, which takes two calls for each run
-                value = await request.definition.function(*request.args, **request.kwargs)
-            except BaseException as error:
-                if Lineage.count != began:
-                    end_child(error)
-                raise
-            if Lineage.count != began:
-                end_child(None)
-            return value
+            with OneProcess():
+                return await request.definition.function(*request.args, **request.kwargs)
         except asyncio.CancelledError as error:
             reason = self._why_cancelled(task)
             if reason is not None:
