@@ -130,8 +130,8 @@ def claim_statements(d: Dialect) -> dict[str, str]:
             " ON e.run_id = x.run_id AND e.node = x.node AND e.attempt = x.attempt",
             d.join("detent_runs", "r"),
         ),
-        # Timers whose time has come.  What somebody else has in hand (a second promotion, a
-        # cancel) is left to them, so that nobody waits here.  Served by detent_executions_timer.
+        # Timers that are due.  Those that another transaction has locked (a second promotion, a cancel) are
+        # skipped, so that a claim never waits here.  Served by detent_executions_timer.
         due_timers=f"""
 SELECT e.run_id, e.node, e.attempt, e.scheduled_for
   FROM detent_executions e {d.by("detent_executions_timer")}

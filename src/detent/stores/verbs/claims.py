@@ -122,10 +122,7 @@ def _find(
     now: int | None,
     claim_cursor: ClaimCursor,
 ) -> list[tuple[str, str, int]]:
-    """What is to be claimed, locked: from where the claim_cursor ends, or from all that is ready.
-
-    Timers that are due `now` become ready first.
-    """
+    """Lock what is to be claimed: from the cursor on, or all.  Timers due `now` become ready first."""
     found: dict[tuple[str, str, int], None] = {}
 
     def take(queue: str, rows: Sequence[Sequence[Any]]) -> None:
