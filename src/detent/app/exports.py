@@ -16,6 +16,7 @@ from ..clock import from_micros, to_micros
 from ..errors import ExportUnfit
 from ..kernel.drift import Recording
 from ..kernel.rows import RunRow, Step
+from ..serialization.decoders import convert
 from .engine import Engine
 
 FORMAT = 1
@@ -60,7 +61,7 @@ def read_export(source: str, document: Any) -> Recording:
             source, f"it has the format {document['detent']!r}, and this version of Detent reads {FORMAT}"
         )
     try:
-        found = msgspec.convert(document, _Export)
+        found = convert(document, _Export)
     except msgspec.ValidationError as error:
         raise ExportUnfit(source, f"its content was changed or is damaged: {error}") from None
     history = [(item.happened_at, item.event, item.detail) for item in found.history]

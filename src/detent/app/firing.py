@@ -22,6 +22,7 @@ from ..kernel import schedules as rules
 from ..kernel.operations import Start
 from ..kernel.rows import Attribute
 from ..kernel.schedules import ScheduleRow, Timing
+from ..serialization.decoders import decode
 from .attributes import with_attributes
 from .settings import Options
 from .starting import plan_runs
@@ -84,7 +85,7 @@ class Declaration:
 
 def start_of(services: Services, row: ScheduleRow, nominal: int) -> Start:
     """The start of the run of a firing; nothing is leased yet."""
-    terms = msgspec.json.decode(row.terms, type=RunTerms)
+    terms = decode(row.terms, RunTerms)
     options = Options(
         id=rules.run_id(row.name, nominal),
         queue=terms.queue,

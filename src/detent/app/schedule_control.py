@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Unpack, cast
 
-import msgspec
-
 from ..arguments import (
     check_attributes,
     check_choice,
@@ -33,6 +31,7 @@ from ..kernel.external_changes import CreateSchedule, DeleteSchedule, PauseSched
 from ..kernel.rows import RunRow
 from ..kernel.schedules import CODE, RUN_TIME, ScheduleRow, Timing
 from ..serialization.codec import Codec
+from ..serialization.decoders import decode
 from ..stores.verbs.schedules import history_of
 from .engine import Engine
 from .firing import Declaration, RunTerms, start_of
@@ -184,7 +183,7 @@ def change(engine: Engine, name: str, given: ScheduleKeywords) -> ScheduleRow:
 
 def _keywords(engine: Engine, row: ScheduleRow, given: ScheduleKeywords) -> ScheduleKeywords:
     """The keywords that made a schedule, without those that `given` replaces."""
-    when, terms = row.when, msgspec.json.decode(row.terms, type=RunTerms)
+    when, terms = row.when, decode(row.terms, RunTerms)
     kept: ScheduleKeywords = {
         "jitter": timedelta(microseconds=when.jitter),
         "overlap": cast(Overlap, when.overlap),

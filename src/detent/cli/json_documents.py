@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from ..app.app import App
 from ..app.views import Execution, HistoryEvent, shown_state
 from ..app.waiting import WaitReason
@@ -15,6 +13,7 @@ from ..clock import from_micros
 from ..errors import PayloadError
 from ..kernel.rows import Error, RunRow, WorkerRow
 from ..kernel.versions import all_versions, started_by
+from ..serialization.decoders import decode
 
 
 def run_document(app: App, row: RunRow) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def run_document(app: App, row: RunRow) -> dict[str, Any]:
         "priority": row.priority,
         "input": call_document(app, row.input),
         "result": payload(app, row.result),
-        "error": None if row.error is None else error_document(msgspec.json.decode(row.error, type=Error)),
+        "error": None if row.error is None else error_document(decode(row.error, Error)),
         "parent": row.parent,
         "hero": None if row.hero_type is None else {"type": row.hero_type, "id": row.hero_id},
         "attributes": row.attributes,

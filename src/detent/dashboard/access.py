@@ -32,6 +32,7 @@ import msgspec
 from starlette.requests import Request
 
 from ..errors import ConfigurationError
+from ..serialization.decoders import decode
 
 Role = Literal["viewer", "operator"]
 ROLES: tuple[Role, ...] = ("viewer", "operator")
@@ -157,7 +158,7 @@ class Access:
         text, _, signature = cookie.rpartition(".")
         if not text or not hmac.compare_digest(signature.encode(), self._sign("session", text).encode()):
             return None
-        session = msgspec.json.decode(urlsafe_b64decode(text), type=_Session)
+        session = decode(urlsafe_b64decode(text), _Session)
         if not 0 <= time.time() - session.at < SESSION_SECONDS:
             return None
         role: Role = "operator" if session.role == "operator" else "viewer"

@@ -22,6 +22,7 @@ import msgspec
 from ..errors import StepFailed, WorkerTraceback
 from ..kernel.rows import Error
 from ..serialization.codec import plain
+from ..serialization.decoders import decode
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _LONGEST_MESSAGE = 10_000
@@ -83,7 +84,7 @@ def encode_error(error: BaseException) -> str:
 
 
 def decode_error(text: str) -> Error:
-    return msgspec.json.decode(text, type=Error)
+    return decode(text, Error)
 
 
 def raisable(step: str, text: str | None) -> Exception:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..errors import DeadEnd, DetentError, ExpressionError, ReadinessOverflow
+from ..serialization.decoders import decode
 from .ancestry import ancestry_hash
 from .expressions import error_key, resolve, shown
 from .graph import AWAIT_JOB, END, RESULT, RUN, SPREAD, VALUE, WHEN, Graph, Node
@@ -439,7 +440,7 @@ class Advance:
         """The error of such a node, as data."""
         if not self._failed(id):
             return None
-        stored = msgspec.json.decode(self._errors[id], type=Error)
+        stored = decode(self._errors[id], Error)
         return {"type": stored.type, "message": stored.message}
 
     def _resolved(self, value: Any) -> Any:

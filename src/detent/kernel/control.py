@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from ..errors import InvalidState
+from ..serialization.decoders import decode
 from .journal import ACCEPTED, CANCEL, ORDER
 from .rows import Error, RunState, Step, StepState
 
@@ -58,7 +57,7 @@ NO_SUCCESS = (*GIVEN_AWAY, ORDER, CANCEL, ACCEPTED)  # kinds that say nothing ab
 def _facts(error: str | None) -> tuple[str, str] | None:
     if error is None:
         return None
-    stored = msgspec.json.decode(error, type=Error)
+    stored = decode(error, Error)
     return stored.type, stored.message
 
 

@@ -36,6 +36,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import field
 
+from ..serialization.decoders import decode
 from .journal import FINAL, POINTS, line_of
 from .rows import Error, RunRow, RunState, Step
 
@@ -133,7 +134,7 @@ class Recording(msgspec.Struct, frozen=True):
             text = begun.error
         else:
             text = self.row.error if self.row.state == RunState.FAILED else None
-        return None if text is None else msgspec.json.decode(text, type=Error)
+        return None if text is None else decode(text, Error)
 
     @property
     def over(self) -> bool:

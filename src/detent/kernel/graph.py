@@ -33,6 +33,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ExpressionError, GraphInvalid, GraphTampered
+from ..serialization.decoders import decode
 from .expressions import errors_in, outputs_in
 from .retries import StoredRetry
 
@@ -314,7 +315,7 @@ def read_export(text: str, what: str) -> Document:
 
 def _decode(text: str, what: str) -> Document:
     try:
-        return msgspec.json.decode(text, type=Document)
+        return decode(text, Document)
     except RecursionError:
         raise GraphInvalid(what, "it is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError) as error:

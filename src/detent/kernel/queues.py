@@ -23,6 +23,7 @@ import msgspec
 from ..arguments import check_count, check_flag, check_positive_duration, check_text, refuse
 from ..clock import span_micros
 from ..errors import InvalidArgument, InvalidOption
+from ..serialization.decoders import convert
 
 LONGEST_QUEUE_KEY = 200  # characters: an index of MySQL holds no more beside the other columns
 SHORTEST_PERIOD = timedelta(milliseconds=1)
@@ -231,7 +232,7 @@ class Configured(msgspec.Struct, frozen=True, kw_only=True):
     def limits(self) -> Limits:
         """The limits that apply."""
         applied = {name: change.value for name, change in self.applied.items()}
-        return msgspec.convert({**_plain(self.declared), **applied}, Limits) if applied else self.declared
+        return convert({**_plain(self.declared), **applied}, Limits) if applied else self.declared
 
     @property
     def applied(self) -> dict[str, Change]:

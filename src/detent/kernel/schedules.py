@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..clock import from_micros, to_micros
+from ..serialization.decoders import decode
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -105,7 +106,7 @@ class ScheduleRow(msgspec.Struct):
 
     @property
     def when(self) -> Timing:
-        return msgspec.json.decode(self.timing, type=Timing)
+        return decode(self.timing, Timing)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ from uuid import UUID
 
 import msgspec
 
+from .decoders import decoder
+
 BY_NAME = {"by_name": True, "by_alias": True}  # how pydantic reads what it has dumped, since 2.11
 _Class = type  # where a parameter is called `type`
 PLAIN: tuple[Any, ...] = (str, int, float, bool, type(None))
@@ -304,7 +306,7 @@ def _is_special(type: Any) -> bool:
 
 def _readable(type: Any) -> bool:
     try:
-        msgspec.json.Decoder(type, dec_hook=decode_unknown)
+        decoder(type, decode_unknown)
     except TypeError:
         return False
     return True

@@ -16,6 +16,7 @@ import msgspec
 
 from ..errors import CannotDecode, NotSerializable, PayloadTooLarge
 from .annotations import NoForm, decode_unknown, encode_unknown, name_of
+from .decoders import decoder
 from .forms import Form, form_of
 
 DEFAULT_MAX_PAYLOAD = 4 * 1024 * 1024
@@ -153,7 +154,7 @@ class _FormDecoder:
 
 def _decoder_for(type: Any) -> _Decoder:
     form = form_of(type)
-    return msgspec.json.Decoder(type, dec_hook=decode_unknown) if form is None else _FormDecoder(form)
+    return decoder(type, decode_unknown) if form is None else _FormDecoder(form)
 
 
 def plain(text: str) -> str:

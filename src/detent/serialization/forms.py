@@ -49,6 +49,7 @@ from .annotations import (
     name_of,
     needs_form,
 )
+from .decoders import decoder, look_at
 
 TAG, VALUE = "$type", "$value"
 _READ_AS: dict[Any, Any] = {typing.Never: Any, typing.NoReturn: Any, typing.LiteralString: str}
@@ -71,7 +72,7 @@ def form_of(type: Any) -> Form | None:
     """The form of an annotation; None if msgspec needs no help.  Raises NoForm, or NameError."""
     if not needs_form(type):
         try:
-            msgspec.json.Decoder(type, dec_hook=decode_unknown)
+            decoder(type, decode_unknown)
         except TypeError as error:
             raise NoForm(str(error)) from None
         return None
@@ -173,6 +174,7 @@ class _Read:
 
     def __init__(self, type: Any) -> None:
         self._type = type
+        look_at(type)
 
     def dump(self, value: Any) -> Any:
         return value
@@ -285,6 +287,7 @@ class _Mapping:
         self._make = make
         self._key = form or _Read(key)
         self._keys = dict[key, Any]
+        look_at(self._keys)
         self._pairs = pairs
         self._value = value
 

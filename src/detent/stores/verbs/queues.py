@@ -45,6 +45,7 @@ from ...kernel.queues import (
 )
 from ...kernel.rows import Claimed, ExecutionRow, ExecutionState, NewExecution
 from ...kernel.settle import LETTERS
+from ...serialization.decoders import decode
 from ..driver import Tx, batch, rows_to
 from ..sql.queues import CONFIGURED, KEYS
 from .leases import lease
@@ -386,8 +387,8 @@ def configured_of(row: Sequence[Any]) -> Configured:
     values = dict(zip(CONFIGURED, row, strict=False))
     return Configured(
         name=values["name"],
-        declared=msgspec.json.decode(values["declared"], type=Limits),
-        changes=msgspec.json.decode(values["changes"], type=dict[str, Change]),
+        declared=decode(values["declared"], Limits),
+        changes=decode(values["changes"], dict[str, Change]),
         paused_at=values["paused_at"],
         reason=values["reason"],
         turn=values["turn"],
