@@ -113,7 +113,7 @@ def test_a_worker_thought_dead_cannot_record_what_comes_late(apps: Apps, kind: s
     gate.open()
     worker = first.engine.worker
     assert worker is not None
-    eventually(lambda: not worker.holds(run.id), "the first one has let go")
+    eventually(lambda: run.id not in worker.held_runs(), "the first one has let go")
     assert result(again) == "delivery 2"
     assert ended == [1]
     results = [item.result for item in again.executions() if item.node == "slow"]

@@ -221,7 +221,7 @@ def test_a_canceled_run_is_not_tried_again(
     run.cancel()
     worker = app.engine.worker
     assert worker is not None
-    eventually(lambda: not worker.holds(run.id), "it has ended")
+    eventually(lambda: run.id not in worker.held_runs(), "it has ended")
     count = len(calls)
     time.sleep(0.1)
     assert len(calls) == count

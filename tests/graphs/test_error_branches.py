@@ -434,7 +434,9 @@ def test_a_late_failure_of_a_worker_thought_dead_changes_nothing(apps: Apps) -> 
     run = second.run(run.id)
     assert result(run) == "mail"
     gate.open()
-    eventually(lambda: first.engine.worker is None or not first.engine.worker.holds(run.id), "it has let go")
+    eventually(
+        lambda: first.engine.worker is None or run.id not in first.engine.worker.held_runs(), "it has let go"
+    )
     assert outcomes(run) == PAID
 
 

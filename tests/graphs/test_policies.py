@@ -478,7 +478,9 @@ def test_a_worker_thought_dead_cannot_settle_a_node(apps: Apps) -> None:
     reap(first, reaped_by=second)
     assert result(second.run(run.id)) == "after"
     gate.open()
-    eventually(lambda: first.engine.worker is None or not first.engine.worker.holds(run.id), "it has let go")
+    eventually(
+        lambda: first.engine.worker is None or run.id not in first.engine.worker.held_runs(), "it has let go"
+    )
     assert attempts(second.run(run.id)) == [("failed", "recovered"), DONE]
     assert last(second.run(run.id)).stored_result == '"attempt 2"'
 

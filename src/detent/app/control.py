@@ -173,7 +173,7 @@ class Control:
 
     def _tell(self, run_id: str, state: str) -> None:
         if self.worker is not None:
-            self.worker.tell(run_id, state)
+            self.worker.tell({run_id: state})
 
     def _poke(self) -> None:
         if self.worker is not None:

@@ -357,10 +357,10 @@ class Engine(Control):
                 self.worker.projector.poke()
             if applied.decided.due is not None:
                 self.worker.expect(applied.decided.due)
+            sent_to = {operation.run_id for operation in others if isinstance(operation, Send)}
+            if sent_to:
+                self.worker.tell(dict.fromkeys(sent_to))
             for operation in others:
-                if isinstance(operation, Send):
-                    self.worker.tell(operation.run_id, None)
-                    continue
                 if isinstance(operation, Start) and (deadline := first_deadline(operation)) is not None:
                     self.worker.expect_deadline(deadline)
                 if (due := due_of(operation)) is not None:
@@ -380,9 +380,9 @@ class Engine(Control):
             if news.get("work"):
                 self.worker.poke()
                 self.worker.projector.poke()
-            for run in runs or ():
-                if self.worker.holds(run):
-                    self.worker.tell(run, self._interrupt(run))
+            if runs:
+                held = self.worker.held_runs().intersection(runs)
+                self.worker.tell({run: self._interrupt(run) for run in held})
 
     def _interrupt(self, run_id: str) -> str | None:
         state = self.store.run(run_id).state

@@ -16,7 +16,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from ..execution.main import MainFrame
@@ -67,8 +67,8 @@ class Worker:
         self._row = self._new_row()
         self._tokens = itertools.count(1)
         self._guard = threading.Lock()
-        self._running: dict[str, dict[str, MainFrame | Work]] = {}  # by run, and by node
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[str, MainFrame | Work] = {}  # by token
+        self._tasks: dict[asyncio.Task[None], MainFrame | Work] = {}
         self._poked = threading.Event()
         self._idle = threading.Condition(self._guard)
         self._backlog = True
@@ -201,12 +201,13 @@ class Worker:
         """Whether this worker claims such work."""
         return queue in self._queues and self._services.registry.knows(job)
 
-    def holds(self, run_id: str) -> bool:
+    def held_runs(self) -> set[str]:
+        """The runs of which something executes here."""
         with self._guard:
-            return run_id in self._running
+            return {work.claimed.run_id for work in self._running.values()}
 
     def _works(self) -> list[MainFrame | Work]:
-        return [work for nodes in self._running.values() for work in nodes.values()]
+        return list(self._running.values())
 
     def settled_down(self) -> bool:
         """Whether nothing runs, and nothing that was due was left behind."""
@@ -271,7 +272,7 @@ class Worker:
 
     def _known(self) -> set[str]:
         with self._guard:
-            return {work.claimed.token for work in self._works()} | self._in_flight.keys()
+            return self._running.keys() | self._in_flight.keys()
 
     def _leases(self) -> list[tuple[str, float]]:
         with self._guard:
@@ -309,7 +310,7 @@ class Worker:
                 if item.token not in self._in_flight:  # forgotten meanwhile, and perhaps handed back
                     self._doubt = True
                     return None
-                self._running.setdefault(item.run_id, {})[item.node] = work
+                self._running[item.token] = work
                 del self._in_flight[item.token]
                 self._begun, work.delivery = self._begun + 1, "delivered"
                 if self._draining:  # it was being claimed when we were told to stop
@@ -326,11 +327,11 @@ class Worker:
     def _undelivered(self, item: Claimed) -> None:
         """It does not run here, though it is leased to us: the next audit hands it back."""
         with self._guard:
-            work = self._running.get(item.run_id, {}).get(item.node)
-            if work is not None and work.claimed.token == item.token:
+            work = self._running.get(item.token)
+            if work is not None:
                 if work.delivery == "begun":  # the delivering thread was interrupted after that
                     return
-                self._forget(work)
+                del self._running[item.token]
                 if work.delivery == "delivered":
                     self._begun -= 1
             self._in_flight.pop(item.token, None)
@@ -339,28 +340,28 @@ class Worker:
     def _begins(self, work: MainFrame | Work) -> bool:
         """Whether it is to be executed: from here on, nobody takes it back."""
         with self._guard:
-            if self._running.get(work.claimed.run_id, {}).get(work.claimed.node) is not work:
+            if self._running.get(work.claimed.token) is not work:
                 return False
             if not (self.limited.start_by and self.limited.is_late(work.claimed.token)):
                 work.delivery = "begun"
                 return True
-            self._forget(work)
+            del self._running[work.claimed.token]
             self._begun -= 1
         self._services.threads.submit(partial(self.limited.hand_back, work.claimed, self.poke))
         return False
 
     def _begin(self, work: list[MainFrame | Work]) -> None:
         """On the loop."""
-        loop = asyncio.get_running_loop()
+        loop, ended, apart = asyncio.get_running_loop(), self._task_ended, contextvars.Context()
         for item in work:
             # Not made by the loop's factory: it is no branch of a workflow.
             task = asyncio.Task(self._arun(item), loop=loop, context=contextvars.Context())
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._task_ended, item))
+            self._tasks[task] = item
+            task.add_done_callback(ended, context=apart)  # the same for all: fewer objects
 
-    def _task_ended(self, work: MainFrame | Work, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         """On the loop: other code may have cancelled the task before its first step."""
-        self._tasks.discard(task)
+        work = self._tasks.pop(task)
         if work.delivery == "delivered":
             self._undelivered(work.claimed)
             self.poke()  # the dispatcher hands it back
@@ -394,7 +395,7 @@ class Worker:
 
     def _done(self, work: MainFrame | Work) -> None:
         with self._guard:
-            self._forget(work)
+            self._running.pop(work.claimed.token, None)
             if work.claimed.queue in self.limited.names:
                 self._backlog = True  # another execution of that queue may begin now
             # Without a free slot the dispatcher did not wait for timers.
@@ -404,13 +405,6 @@ class Worker:
                 self._idle.notify_all()
         if wanted:
             self._poked.set()
-
-    def _forget(self, work: MainFrame | Work) -> None:
-        nodes = self._running.get(work.claimed.run_id, {})
-        if nodes.get(work.claimed.node) is work:
-            del nodes[work.claimed.node]
-            if not nodes:
-                del self._running[work.claimed.run_id]
 
     # The dispatcher
 
@@ -528,8 +522,7 @@ class Worker:
     # From the heartbeat
 
     def _look(self) -> HeartbeatReading:
-        with self._guard:
-            running = list(self._running)
+        running = sorted(self.held_runs())
         self._marks = self._due.look(), self._deadline.look(), self.limited.learned
         return self._services.store.read_heartbeat(
             now=time.time_ns() // 1000, runs=running, claim_cursor=self._claim_cursor
@@ -541,8 +534,8 @@ class Worker:
         self._drained, resumed = self.id in reading.drained, self._drained and self.id not in reading.drained
         if resumed:
             self.poke()
-        for run_id, state in reading.interrupted:
-            self.tell(run_id, state)
+        if reading.interrupted:
+            self.tell(dict(reading.interrupted))
         with self._guard:
             works = self._works()
         since = self._services.clock.now() - SHOW_AFTER
@@ -559,11 +552,12 @@ class Worker:
         elif reading.next_due is not None or reading.next_deadline is not None:
             self._poked.set()  # to wait for the right moment
 
-    def tell(self, run_id: str, state: str | None) -> None:
-        """Tell what executes of a run that it was paused or canceled, or to look again."""
+    def tell(self, states: Mapping[str, str | None]) -> None:
+        """Tell what executes of these runs that they were paused or canceled, or (None) to look again."""
         with self._guard:
-            told = list(self._running.get(run_id, {}).values())
+            told = [work for work in self._works() if work.claimed.run_id in states]
         for work in told:
+            state = states[work.claimed.run_id]
             if state is None or work.interrupt != state:
                 work.told(state)
 
