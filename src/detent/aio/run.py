@@ -68,7 +68,7 @@ class AsyncRun(RunFacts, Generic[R]):
         answer: asyncio.Future[RunEnd] = loop.create_future()
         waiter = engine.wait_for(
             self._row,
-            lambda end: None if answer.done() else answer.set_result(end),
+            lambda _, end: None if answer.done() else answer.set_result(end),
             wants_pauses=not wait_paused,
             fresh=self._fresh,
             loop=loop,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import cached_property
@@ -490,35 +490,44 @@ class Engine(Control):
     def wait_for(
         self,
         row: RunRow,
-        wake: Callable[[RunEnd], None],
+        wake: Callable[[Waiter, RunEnd], None],
         *,
         wants_pauses: bool,
         fresh: bool,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> Waiter:
         """Call `wake` with the run's end, once; `waiters.remove` stops that."""
-        waiter = self.waiter_for(row, wake, wants_pauses=wants_pauses, fresh=fresh, loop=loop)
-        self.waiters.add(waiter)
+        [waiter] = self.wait_for_all([(row, fresh)], wake, wants_pauses=wants_pauses, loop=loop)
         return waiter
 
-    def waiter_for(
+    def wait_for_all(
         self,
-        row: RunRow,
-        wake: Callable[[RunEnd], None],
+        runs: Iterable[tuple[RunRow, bool]],
+        wake: Callable[[Waiter, RunEnd], None],
         *,
         wants_pauses: bool,
-        fresh: bool,
         loop: asyncio.AbstractEventLoop | None = None,
-    ) -> Waiter:
-        """The same for a caller that adds many waiters at once."""
+    ) -> list[Waiter]:
+        """The same for many runs, each with whether it was just started here and not asked for since."""
         ask_database("the result of a run")
-        if self.worker is None:
+        worker = self.worker
+        if worker is None:
             self._listening.start()
-        ours = self.worker is not None and self.worker.serves(row.type, row.queue)
-        ours = ours and row.pin in (None, self.version)
-        # One that our worker does not hold may be over already: another was quicker.
-        fresh = fresh and self.worker is not None and (self.worker.alone or self.worker.holds(row.id))
-        return Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=fresh, loop=loop)
+        alone = worker is not None and worker.alone
+        held = worker.held_runs() if worker is not None and not alone else ()
+        served: dict[tuple[str, str, str | None], bool] = {}
+        waiters: list[Waiter] = []
+        for row, fresh in runs:
+            kind = row.type, row.queue, row.pin
+            ours = served.get(kind)
+            if ours is None:
+                serves = worker is not None and worker.serves(row.type, row.queue)
+                ours = served[kind] = serves and row.pin in (None, self.version)
+            # One that our worker does not hold may be over already: another was quicker.
+            known = fresh and (alone or row.id in held)
+            waiters.append(Waiter(row, wake, wants_pauses=wants_pauses, ours=ours, fresh=known, loop=loop))
+        self.waiters.add(*waiters)
+        return waiters
 
     def _alone(self) -> bool:
         return self.worker is not None and self.worker.alone

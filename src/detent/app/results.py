@@ -10,13 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..arguments import refuse
 from ..clock import to_micros
 from ..errors import ResultTimeout, RunNotFound
-from ..kernel.rows import RunEnd, RunState
+from ..kernel.rows import RunEnd, RunRow, RunState
 from .outcomes import end_for_body
 from .views import RunFacts, shown_state
 from .waiters import Waiter, found
@@ -51,24 +50,19 @@ class Crowd:
         self._mutex = threading.Lock()  # runs end in several threads
         self._woken = False
         self._gave_up = False
-        self._waiters: dict[str, Waiter] = {}
+        rows: dict[str, tuple[RunRow, bool]] = {}
         for run in runs:
-            row = run.row
-            if row.id not in self._waiters:
-                self._waiters[row.id] = engine.waiter_for(
-                    row,
-                    partial(self._told, row.id),
-                    wants_pauses=not wait_paused,
-                    fresh=run._fresh,
-                    loop=loop,
-                )
-                run._fresh = False
-        engine.waiters.add(*self._waiters.values())
+            rows.setdefault(run.row.id, (run.row, run._fresh))
+            run._fresh = False
+        self._wanted = len(rows)
+        waiters = engine.wait_for_all(rows.values(), self._told, wants_pauses=not wait_paused, loop=loop)
+        self._waiters: dict[str, Waiter] = dict(zip(rows, waiters, strict=True))
 
     def close(self) -> None:
         """Wait no longer."""
-        if self._gave_up or len(self.ends) < len(self._waiters):  # a waiter that was told waits no more
+        if self._gave_up or len(self.ends) < self._wanted:  # a waiter that was told waits no more
             self._engine.waiters.remove(*self._waiters.values())
+        self._waiters.clear()  # they refer to us: without them, no cycle is left for the collector
 
     def give_up(self) -> None:
         """The time is over: look again, and note a ResultTimeout for runs that have not ended.
@@ -97,11 +91,11 @@ class Crowd:
             unserved[served] = self._engine.waiters.why_unserved(waiter)
         return ResultTimeout(row.id, shown_state(row), unserved[served])
 
-    def _told(self, run_id: str, end: RunEnd) -> None:
+    def _told(self, waiter: Waiter, end: RunEnd) -> None:
         with self._mutex:
-            self.ends[run_id] = end
+            self.ends[waiter.row.id] = end
             is_error = end.state != RunState.FINISHED and not self._keep_errors
-            wakes = not self._woken and (is_error or len(self.ends) == len(self._waiters))
+            wakes = not self._woken and (is_error or len(self.ends) == self._wanted)
             self._woken = self._woken or wakes
         if wakes:
             self._wake()

@@ -70,7 +70,9 @@ class Run(RunFacts, Generic[R]):
         if known is not None:
             return known
         answer: queue.SimpleQueue[RunEnd] = queue.SimpleQueue()
-        waiter = engine.wait_for(self._row, answer.put, wants_pauses=not wait_paused, fresh=self._fresh)
+        waiter = engine.wait_for(
+            self._row, lambda _, end: answer.put(end), wants_pauses=not wait_paused, fresh=self._fresh
+        )
         self._fresh = False
         try:
             return found(self.id, answer.get(timeout=timeout))

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -34,14 +34,29 @@ REMOVED = RunEnd(state="removed")  # for callers that wait for a run that was re
 
 
 class Waiter:
-    """Waits for one run; `wake` is called once, with the run's end."""
+    """Waits for one run; `wake` is called once, with the waiter and the run's end.
 
-    __slots__ = ("begun", "check_at", "looked", "loop", "ours", "row", "run_id", "wake", "wants_pauses")
+    The waiter is passed so that the waiters of many runs can share one callback.  A closure for each would
+    be three more objects for Python's collector of cycles to visit, as long as the run is waited for.
+    """
+
+    __slots__ = (
+        "begun",
+        "check_at",
+        "looked",
+        "loop",
+        "next",
+        "ours",
+        "row",
+        "run_id",
+        "wake",
+        "wants_pauses",
+    )
 
     def __init__(
         self,
         row: RunRow,
-        wake: Callable[[RunEnd], None],
+        wake: Callable[[Waiter, RunEnd], None],
         *,
         wants_pauses: bool,
         ours: bool = False,
@@ -58,6 +73,7 @@ class Waiter:
         self.ours = ours  # our own worker may well be the one that ends it
         # How often the database was asked; a run that was just started here is known not to be over.
         self.looked = int(ours and fresh)
+        self.next: Waiter | None = None  # another one for the same run
 
     def end(self, end: RunEnd) -> RunEnd:
         """The end, with the id of the run that has ended if that is a later one of the chain."""
@@ -71,7 +87,7 @@ class Waiters:
         self._store = store
         self._alone = alone  # whether our worker is the only one
         self._guard = threading.Lock()
-        self._waiting: dict[str, list[Waiter]] = {}
+        self._waiting: dict[str, Waiter] = {}  # by run, the first of those that wait for it
         self._finished: OrderedDict[str, RunEnd] = OrderedDict()
         self._expected: OrderedDict[str, None] = OrderedDict()  # runs that begin with a user's commit
         self._news = threading.Event()
@@ -108,7 +124,7 @@ class Waiters:
             for waiter in waiters:
                 end = self._finished.get(waiter.run_id)
                 if end is None:
-                    self._waiting.setdefault(waiter.run_id, []).append(waiter)
+                    self._wait(waiter)
                 else:
                     told.append((waiter, end))
         _wake(told)
@@ -157,27 +173,32 @@ class Waiters:
             self._thread = None
         self._finished.clear()
 
+    def _wait(self, waiter: Waiter) -> None:
+        waiter.next = self._waiting.get(waiter.run_id)
+        self._waiting[waiter.run_id] = waiter
+
     def _told(self, run_id: str, end: RunEnd) -> list[Waiter]:
         if end.state != RunState.PAUSED:
-            return self._waiting.pop(run_id, [])
-        told = [waiter for waiter in self._waiting.get(run_id, ()) if waiter.wants_pauses]
+            return list(_line(self._waiting.pop(run_id, None)))
+        told = [waiter for waiter in _line(self._waiting.get(run_id)) if waiter.wants_pauses]
         for waiter in told:
             self._forget(waiter)
         return told
 
+    def _everyone(self) -> list[Waiter]:
+        return [waiter for first in self._waiting.values() for waiter in _line(first)]
+
     def _follow(self, run_id: str, continued_as: str) -> None:
         """The run was continued: its waiters wait for the run that continues it."""
-        for waiter in self._waiting.pop(run_id, []):
+        for waiter in list(_line(self._waiting.pop(run_id, None))):
             waiter.run_id, waiter.looked = continued_as, 0
-            self._waiting.setdefault(continued_as, []).append(waiter)
+            self._wait(waiter)
             self._news.set()
 
     def _forget(self, waiter: Waiter) -> None:
-        waiters = self._waiting.get(waiter.run_id, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-        if not waiters:
-            self._waiting.pop(waiter.run_id, None)
+        others = [other for other in _line(self._waiting.pop(waiter.run_id, None)) if other is not waiter]
+        for other in reversed(others):
+            self._wait(other)
 
     def _look_on(self) -> None:
         wait = SOON
@@ -197,7 +218,7 @@ class Waiters:
     def _look(self, *, everybody: bool) -> bool:
         """Ask for those who were not asked for yet, or for all; True: look again soon."""
         with self._guard:
-            asked = [w for waiters in self._waiting.values() for w in waiters if everybody or not w.looked]
+            asked = [w for w in self._everyone() if everybody or not w.looked]
         if not asked:
             return False
         runs = {waiter.run_id for waiter in asked}
@@ -226,7 +247,7 @@ class Waiters:
         """Log runs that were waited for in vain for a few seconds because no live worker serves them."""
         now = time.monotonic()
         with self._guard:
-            waiters = [waiter for group in self._waiting.values() for waiter in group]
+            waiters = self._everyone()
         checked = [waiter for waiter in waiters if not waiter.ours and waiter.check_at <= now]
         if not checked:
             return
@@ -244,6 +265,13 @@ class Waiters:
                 )
 
 
+def _line(waiter: Waiter | None) -> Iterator[Waiter]:
+    """A waiter, and the others for the same run."""
+    while waiter is not None:
+        yield waiter
+        waiter = waiter.next
+
+
 def found(run_id: str, end: RunEnd) -> RunEnd:
     """The end that a waiter got; raises RunNotFound if the run was removed."""
     if end is REMOVED:
@@ -256,7 +284,7 @@ def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, RunEnd]]] = {}
     for waiter, end in told:
         if waiter.loop is None:
-            waiter.wake(end)
+            waiter.wake(waiter, end)
         else:
             loops.setdefault(waiter.loop, []).append((waiter, end))
     for loop, group in loops.items():
@@ -266,4 +294,4 @@ def _wake(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
 
 def _wake_here(told: Sequence[tuple[Waiter, RunEnd]]) -> None:
     for waiter, end in told:
-        waiter.wake(end)
+        waiter.wake(waiter, end)
