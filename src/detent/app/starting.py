@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from ..clock import span_micros, to_micros
 from ..definitions.blueprint import Blueprint
-from ..definitions.context import current_frame, current_step
+from ..definitions.context import Frame, current_frame, current_step
 from ..definitions.deciders import DeciderPlan, is_decider
 from ..definitions.functions import Definition, FunctionWorkflow, Step
 from ..definitions.graphs import Graph, plan_of
 from ..definitions.templates import Template
 from ..errors import ConfigurationError, DefinitionError, PayloadError, UnknownDefinition, UnknownQueue
-from ..execution.new_runs import Startable, Terms, begin
+from ..execution.new_runs import Startable, Terms, begin, begin_function
 from ..execution.registry import Registry
 from ..execution.rows import new_run
 from ..execution.services import Services
@@ -56,36 +56,54 @@ def plan_runs(
             f"{' '.join(hero)} has one active run of {name} at a time, and start_many() starts {len(calls)}; "
             f"add app.options(allow_multiple=True)"
         )
-    all_of_them = Start(runs=[], executions=[], chosen=options.id is not None)
+    all_of_them = Start(runs=[], executions=[])
+    terms = Terms(
+        id="",
+        queue=queue,
+        priority=priority,
+        now=now,
+        due=due,
+        deadline=deadline,
+        declared=services.queues,
+        key=options.key,
+        version=services.version,
+    )
+    new_id, repeats = _run_ids(name, frame)
+    all_of_them.chosen = options.id is not None or (repeats and bool(calls))
     for number, (args, kwargs) in enumerate(calls):
-        id, repeats = (options.id, True) if options.id is not None else _run_id(name)
-        terms = Terms(
-            id=id,
-            queue=queue,
-            priority=priority,
-            now=now,
-            due=due,
-            deadline=deadline,
-            declared=services.queues,
-            key=options.key,
-            version=services.version,
-        )
         try:
-            start = begin(services.codec, startable, args, kwargs, terms)
+            _add(all_of_them, services, startable, args, kwargs, terms, options.id or new_id())
         except (TypeError, PayloadError) as error:
             if len(calls) == 1:
                 raise
             raise _with_place(error, number) from None
-        if hero is not None:
-            for run in start.runs:
-                run.hero_type, run.hero_id = hero
-                run.exclusive = int(not options.allow_multiple)
-        all_of_them.chosen = all_of_them.chosen or repeats
-        for field in ("runs", "executions", "graphs", "ended", "readiness"):
-            getattr(all_of_them, field).extend(getattr(start, field))
-        all_of_them.ends.update(start.ends)
-        all_of_them.compiled.update(start.compiled)
+    if hero is not None:
+        for run in all_of_them.runs:
+            run.hero_type, run.hero_id = hero
+            run.exclusive = int(not options.allow_multiple)
     return all_of_them
+
+
+def _add(
+    start: Start,
+    services: Services,
+    startable: Startable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    terms: Terms,
+    id: str,
+) -> None:
+    """Begin one more run with this operation."""
+    if isinstance(startable, FunctionWorkflow):
+        run, main = begin_function(services.codec, startable, args, kwargs, terms, id)
+        start.runs.append(run)
+        start.executions.append(main)
+        return
+    one = begin(services.codec, startable, args, kwargs, replace(terms, id=id))
+    for field in ("runs", "executions", "graphs", "ended", "readiness"):
+        getattr(start, field).extend(getattr(one, field))
+    start.ends.update(one.ends)
+    start.compiled.update(one.compiled)
 
 
 def _with_place(error: Exception, number: int) -> Exception:
@@ -194,11 +212,16 @@ def declared_queue(queue: str, declared: tuple[str, ...]) -> str:
 
 def _run_id(name: str) -> tuple[str, bool]:
     """A new id; inside of a run or a step one that is the same on every replay."""
+    new_id, repeats = _run_ids(name, current_frame(name))
+    return new_id(), repeats
+
+
+def _run_ids(name: str, frame: Frame | None) -> tuple[Callable[[], str], bool]:
+    """What makes such ids, and whether they are the same on every replay."""
     step = current_step()
     if step is not None:
-        return fitting_id(step.next_start_id()), True
-    frame = current_frame(name)
-    return (uuid7(), False) if frame is None else (frame.start_id(name), True)
+        return (lambda: fitting_id(step.next_start_id())), True
+    return (uuid7, False) if frame is None else ((lambda: frame.start_id(name)), True)
 
 
 def _deadline(deadline: timedelta | datetime | float | None, now: int) -> int | None:

@@ -19,7 +19,7 @@ from ..kernel.advance import Record as Recorded
 from ..kernel.graph import VERSION, Document, freeze, json_text, read_export, signature_of, validated
 from ..kernel.graph import Graph as Compiled
 from ..kernel.operations import Start
-from ..kernel.rows import ExecutionState, NewRun, Readiness
+from ..kernel.rows import ExecutionState, NewExecution, NewRun, Readiness
 from ..serialization.codec import Codec
 from ..stores.verbs.graphs import parts
 from .calls import encode_call, encode_checked
@@ -57,12 +57,25 @@ def begin(
         text = encode_checked(codec, f"the input of {definition.name!r}", args, kwargs, definition)
         return _begin_graph(codec, definition.build(args, kwargs), text, terms)
     assert isinstance(definition, FunctionWorkflow)
+    run, main = begin_function(codec, definition, args, kwargs, terms, terms.id)
+    return Start(runs=[run], executions=[main])
+
+
+def begin_function(
+    codec: Codec,
+    definition: FunctionWorkflow[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    terms: Terms,
+    id: str,
+) -> tuple[NewRun, NewExecution]:
+    """The rows of a function; thousands that are started at once share their terms, apart from the id."""
     args, kwargs = definition.without_context(args, kwargs)
     definition.check_arguments(args, kwargs)
     text = encode_checked(codec, f"the input of {definition.name!r}", args, kwargs, definition)
-    run, main = new_run(
+    return new_run(
         definition,
-        terms.id,
+        id,
         text,
         queue=terms.queue,
         priority=terms.priority,
@@ -72,7 +85,6 @@ def begin(
         queue_key=terms.key,
         version=terms.version,
     )
-    return Start(runs=[run], executions=[main])
 
 
 def _begin_class(
