@@ -28,6 +28,8 @@ from .find_app import Target, find, kind, place
 from .logs import set_up, tell
 from .supervisor import supervise
 
+YOUNGEST = 10_000  # new objects after which Python's collector looks at them; 700 by default
+
 
 @command(example="detent worker shop:app --queues default,high --concurrency 50 --processes 4")
 @app_argument
@@ -173,11 +175,24 @@ async def _serve_async(app: AsyncApp, *, supervised: bool) -> None:
     await app.close()
 
 
-def _at_work(app: App) -> None:
-    # What is loaded by now lives as long as this process: the collector of cycles need not look at it again.
-    # Measured with one-step runs: 4 % of the CPU time, and more the more modules an app loads.
+def tune_collector() -> None:
+    """Let Python's collector of cycles do less, in a process that only executes runs.
+
+    What is loaded by now lives as long as the process, so the collector need not look at it again.  The runs
+    under way are more objects than the collector waits for by default, so it would find them all alive,
+    again and again.  Measured with one-step runs on PostgreSQL, this takes a quarter off the CPU time of the
+    process: 238 us per run before, 211 frozen, 177 with the higher threshold.  A collector that the app has
+    turned off, or a higher threshold of its own, stays.
+    """
     gc.collect()
     gc.freeze()
+    youngest, *older = gc.get_threshold()
+    if youngest:
+        gc.set_threshold(max(youngest, YOUNGEST), *older)
+
+
+def _at_work(app: App) -> None:
+    tune_collector()
     running = app.engine.worker
     id = running.id if running is not None else ""
     tell(f"worker {id} is running, pid {os.getpid()}", worker=id, pid=os.getpid())
