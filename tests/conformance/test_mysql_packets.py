@@ -1,7 +1,7 @@
 """Several statements in one packet, and values in the text of statements, on MariaDB itself."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -9,13 +9,17 @@ import pymysql
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from detent.kernel.operations import Verdict
+from detent.kernel.operations import Operation, Record, Settle, Verdict
+from detent.stores.batch.fast_paths import Unexpected, quick_batch
 from detent.stores.driver import Trouble, Tx, batch, named_to_pyformat
+from detent.stores.mysql import quick_batches
 from detent.stores.mysql.connection import MySqlConnection
 from detent.stores.mysql.dialect import MySqlDialect
 from detent.stores.mysql.driver import MySqlDriver
-from detent.stores.mysql.literals import MOST_CASES, PRIMARY, Update, _form, write
+from detent.stores.mysql.literals import MOST_CASES, PRIMARY, Select, Update, _form, write
+from detent.stores.mysql.results import Result
 from detent.stores.sql.dialect import kind_of
 from detent.stores.sql.graphs import KEYS, ON_KEY
 from detent.stores.store import Store
@@ -25,6 +29,7 @@ from tests.conformance.builders import (
     Attempt,
     claim,
     enlist,
+    everything,
     executing,
     execution,
     is_seen_waiting,
@@ -44,18 +49,19 @@ def notes(store: Store) -> list[str]:
         return [run for (run,) in tx.query("SELECT run_id FROM detent_history ORDER BY seq")]
 
 
-def updates(statements: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def without_join(kind: type, statements: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """The statements that lose their join, by name."""
     for name in statements.__struct_fields__:
         value = getattr(statements, name)
         if isinstance(value, str):
-            if isinstance(_form(value), Update):
+            if isinstance(_form(value), kind):
                 yield prefix + name, value
         elif not isinstance(value, int):
-            yield from updates(value, f"{prefix}{name}.")
+            yield from without_join(kind, value, f"{prefix}{name}.")
 
 
-UPDATES = dict(updates(MySqlDriver.statements))
+UPDATES = dict(without_join(Update, MySqlDriver.statements))
+SELECTS = dict(without_join(Select, MySqlDriver.statements))
 
 
 def writing(middle: Callable[[Tx], None]) -> Callable[[Tx], None]:
@@ -165,15 +171,27 @@ def test_an_update_without_a_join_waits_for_what_another_transaction_changes(
     assert (attempt.result(), execution(store).state) == (1, "ready")
 
 
-def batches(form: Update) -> Iterator[list[dict[str, Any]]]:
-    """One row, two that differ by each key in turn, and as many as an UPDATE takes."""
-    columns = {name for _, name in form.keys} | set(re.findall(r"\bx\.(\w+)", form.rest + form.changes))
+def batches(form: Update | Select) -> Iterator[list[dict[str, Any]]]:
+    """One row, two that differ by each key in turn, and as many as a statement takes."""
+    columns = {name for _, name in form.keys}
+    if isinstance(form, Update):
+        columns |= set(re.findall(r"\bx\.(\w+)", form.rest + form.changes))
     row = {name: 1 if kind_of(name) == "int" else "a" for name in columns}
     yield [row]
     for _, key in form.keys:
         yield [row, {**row, key: 2 if kind_of(key) == "int" else "b"}]
     first = form.keys[0][1]
     yield [{**row, first: f"{number:03}"} for number in range(MOST_CASES)]
+
+
+def length_of_key(tx: Tx, table: str) -> int:
+    """The bytes of a primary key, as EXPLAIN tells how much of it is used."""
+    [(length,)] = tx.query(
+        "SELECT SUM(COALESCE(c.character_octet_length + 2, 4)) FROM information_schema.columns AS c"
+        " WHERE c.table_schema = DATABASE() AND c.table_name = %(table)s AND c.column_key = 'PRI'",
+        table=table,
+    )
+    return int(length)
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -184,17 +202,61 @@ def test_an_update_without_a_join_reads_only_its_own_rows_by_their_whole_key(sto
     form = _form(statement)
     assert isinstance(form, Update)
     with store._reading() as tx:
-        [(length,)] = tx.query(
-            "SELECT SUM(COALESCE(c.character_octet_length + 2, 4)) FROM information_schema.columns AS c"
-            " WHERE c.table_schema = DATABASE() AND c.table_name = %(table)s AND c.column_key = 'PRI'",
-            table=form.table,
-        )
+        length = length_of_key(tx, form.table)
         for rows in batches(form):
             text = write(statement, {"rows": batch(rows), "worker": "w1", "now": NOW})
             assert "JSON_TABLE" not in text
             [plan] = tx.query(f"EXPLAIN {text}")
             assert plan[2:6] == ("t", "range", "PRIMARY", "PRIMARY")
-            assert (int(plan[6]), int(plan[8]) <= len(rows)) == (int(length), True)
+            assert (int(plan[6]), int(plan[8]) <= len(rows)) == (length, True)
+
+
+@pytest.mark.parametrize("name", SELECTS)
+def test_a_select_by_keys_reads_only_its_own_rows_by_their_whole_key(store: Store, name: str) -> None:
+    one(store, start("a", "b", "c", *(f"{number:03}" for number in range(MOST_CASES))))
+    statement = SELECTS[name]
+    form = _form(statement)
+    assert isinstance(form, Select)
+    with store._reading() as tx:
+        length = length_of_key(tx, form.head.split(" FROM ")[1].split()[0])
+        for rows in batches(form):
+            text = write(statement, {"rows": batch(rows)})
+            assert "JSON_TABLE" not in text
+            plan = tx.query(f"EXPLAIN {text}")[0]
+            if plan[2] is not None:  # None: the server has looked already, and there is no such row
+                assert plan[3] in ("const", "range")
+                assert (plan[5], int(plan[6])) == ("PRIMARY", length)
+                assert int(plan[8]) <= len(rows)
+
+
+def test_a_select_by_keys_waits_for_what_another_transaction_changes(store: Store, rival: Store) -> None:
+    executing(store)
+    keys = batch([{"run_id": run, "node": "main", "attempt": 1} for run in ("other", "run")])
+    lock = store.driver.statements.lock_executions
+    with rival._writer.transaction() as tx:
+        tx.run("UPDATE detent_executions SET token = 'another'")
+        attempt = Attempt(lambda: store._writer.perform(lambda tx: tx.query(lock, rows=keys)))
+        is_seen_waiting(attempt, rival)
+    assert attempt.result() == [("run", "main", 1, "another", "executing")]
+
+
+LENGTHS = [0, 1, 250, 251, 252, 255, 256, 65_535, 65_536, 1 << 23]
+
+
+def test_values_of_every_length_are_read_as_pymysql_reads_them(store: Store) -> None:
+    texts = ", ".join(f"REPEAT('a', {length}), NULL" for length in LENGTHS)
+    statement = f"SELECT {texts}, 'é漢😀', -5, 18446744073709551615, 1.50, 2e0, NOW(), X'00ff'"
+    connection = store._writer._open()
+    with closing(store.driver.connect()) as plain, plain.cursor() as cursor:
+        cursor.execute("SET SESSION max_statement_time = 0, timestamp = 1700000000")
+        cursor.execute(statement)
+        expected = list(cursor.fetchall())
+    connection.execute_all(["SET SESSION timestamp = 1700000000"])
+    [result] = connection.execute_all([statement])
+    assert isinstance(result, Result)
+    connection.execute_all(["SET SESSION timestamp = DEFAULT"])
+    assert list(result.rows) == expected
+    assert [len(text) for text in result.rows[0][: 2 * len(LENGTHS) : 2]] == LENGTHS
 
 
 def test_the_keys_of_tables_are_those_of_the_schema(store: Store) -> None:
@@ -292,3 +354,137 @@ def test_a_record_of_a_dead_worker_is_stale(store: Store) -> None:
     steps = [new_step(key=key, state="completed") for key in ("one", "two")]
     assert one(store, recording(claimed, *steps)) is Verdict.STALE
     assert store.journal(["run"])["run"] == []
+
+
+# Quick batches
+
+
+def quickly(store: Store, operations: Sequence[Operation]) -> list[Any]:
+    """Apply them by the statements of quick batches alone."""
+    way = store.driver.quick(operations, helpers_wanted=False)
+    assert way is not None
+    return store._writer.perform(lambda tx: way.ask(tx)(), alone=way.alone)
+
+
+def all_three(store: Store, runs: int = 1) -> list[Operation]:
+    """As many starts, records and ends, each with its own result."""
+    enlist(store, "w1")
+    one(store, start(*(f"run{number:03}" for number in range(runs))))
+    held = claim(store, "w1", limit=runs)
+    operations: list[Operation] = [start(*(f"next{number:03}" for number in range(runs)), input='"it\'s"')]
+    operations += [recording(row, new_step(row.run_id, result='"it\'s"')) for row in held]
+    operations += [settling(row, waited=False, result=f'"{row.run_id}\'s"') for row in held]
+    return operations
+
+
+@pytest.mark.parametrize("what", ["worker", "paused", "watched", "token", "ended", "start", "gone"])
+def test_a_quick_batch_one_part_of_which_does_not_hold_writes_nothing(store: Store, what: str) -> None:
+    operations = all_three(store, 3)
+    changes = {
+        "worker": "DELETE FROM detent_workers",
+        "paused": "UPDATE detent_runs SET state = 'paused' WHERE id = 'run001'",
+        "watched": "UPDATE detent_runs SET watched = 3 WHERE id = 'run002'",
+        "token": "UPDATE detent_executions SET token = 'other' WHERE run_id = 'run000'",
+        "ended": "UPDATE detent_executions SET state = 'completed' WHERE run_id = 'run002'",
+        "start": "UPDATE detent_runs SET id = 'next002' WHERE id = 'run001'",
+        "gone": "DELETE FROM detent_executions WHERE run_id = 'run001'",
+    }
+    with store._writer.transaction() as tx:
+        assert tx.run(changes[what]) == 1
+    before = everything(store)
+    with pytest.raises(Unexpected) as caught:
+        quickly(store, operations)
+    assert store.driver.trouble(caught.value) is Trouble.RETRY
+    assert everything(store) == before
+
+
+def test_an_end_waits_while_its_worker_is_declared_dead_and_is_then_stale(store: Store, rival: Store) -> None:
+    claimed = executing(store)
+    with rival._beats.transaction() as tx:
+        claims.reap(tx, "w1", counted=True, max_recoveries=5, now=NOW)
+        tx.query("SELECT 1")
+        attempt = Attempt(lambda: one(store, settling(claimed, waited=False)))
+        is_seen_waiting(attempt, rival)
+    assert attempt.result().verdict is Verdict.STALE
+    assert store.run("run").state == "ready"
+
+
+def test_a_record_in_a_quick_batch_does_not_replace_one_that_is_final(store: Store) -> None:
+    operations = all_three(store)
+    [_, record, _] = operations
+    assert isinstance(record, Record)
+    step = record.steps[0]
+    one(store, replace(record, steps=[replace(step, result='"first"')]))
+    assert store.apply(operations).answers[1] is Verdict.APPLIED
+    assert [found.result for found in store.journal(["run000"])["run000"]] == ['"first"']
+
+
+def test_a_later_try_of_a_step_in_a_quick_batch_replaces_the_one_before(store: Store) -> None:
+    operations = all_three(store)
+    [_, record, _] = operations
+    assert isinstance(record, Record)
+    step = record.steps[0]
+    one(store, replace(record, steps=[replace(step, state="failed_once", result=None)]))
+    answers = quickly(store, [operations[0], replace(record, steps=[replace(step, attempt=2)])])
+    assert answers[1] is Verdict.APPLIED
+    assert [(found.attempt, found.result) for found in store.journal(["run000"])["run000"]] == [
+        (2, '"it\'s"')
+    ]
+
+
+@pytest.mark.parametrize("largest", [8 * 2000, 8 * 20_000])
+def test_a_quick_batch_is_sent_in_statements_that_the_server_takes(
+    store: Store, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = all_three(store, 60)
+    monkeypatch.setattr(store.driver, "largest", largest)
+    sent: list[str] = []
+    execute_all = MySqlConnection.execute_all
+
+    def noted(self: MySqlConnection, statements: list[str]) -> list[Any]:
+        sent.extend(statements)
+        return execute_all(self, statements)
+
+    monkeypatch.setattr(MySqlConnection, "execute_all", noted)
+    assert None not in quickly(store, operations)
+    assert len(sent) > 12
+    assert max(map(len, sent)) < largest // 8 + 400  # what is before and behind the rows
+    assert sent[-1] == "COMMIT"
+    assert [store.run(f"run{number:03}").result for number in (0, 59)] == ['"run000\'s"', '"run059\'s"']
+    assert store.run("next059").state == "ready"
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_row_that_may_not_fit_into_one_statement_goes_the_long_way(
+    store: Store, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = all_three(store)
+    monkeypatch.setattr(store.driver, "largest", 8 * 3000)
+    if place == 0:
+        operations[0] = start("next000", input=f'"{"a" * 3000}"')
+    else:
+        [claimed] = [row for row in store.executions("run000") if row.state == "executing"]
+        end = operations[2]
+        assert isinstance(end, Settle)
+        plan = replace(end.plan, result=f'"{claimed.run_id}{"a" * 3000}"')
+        assert plan.run is not None
+        operations[2] = replace(end, plan=replace(plan, run=replace(plan.run, result=plan.result)))
+    assert quickly(store, operations) == [None, None, None]
+    assert store.apply(operations).answers[1] is Verdict.APPLIED
+    assert (store.run("run000").state, store.run("next000").state) == ("finished", "ready")
+
+
+@pytest.mark.parametrize("rows", [1, 2, MOST_CASES])
+def test_the_statements_of_quick_batches_read_only_their_own_rows_by_their_whole_key(
+    store: Store, rows: int
+) -> None:
+    """InnoDB locks what it reads."""
+    batch = quick_batch(all_three(store, rows))
+    assert batch is not None
+    with store._reading() as tx:
+        for text in quick_batches._statements(batch, "", 1 << 20):
+            if (table := re.search(r"(\w+) (?:AS t )?FORCE INDEX", text)) is not None:
+                [plan] = tx.query(f"EXPLAIN {text}")
+                assert plan[3] in ("const", "range"), text
+                assert (plan[5], int(plan[6])) == ("PRIMARY", length_of_key(tx, table[1]))
+                assert int(plan[8]) <= rows

@@ -188,6 +188,60 @@ def test_only_the_tables_that_are_written_most_take_long_lists_of_values() -> No
             assert ("JSON_TABLE" not in text) == (is_list or number <= MOST_VALUES)
 
 
+def _select(fields: str = "t.state", rest: str = "") -> str:
+    keys = f"{DIALECT.rows(*KEYS)} {DIALECT.join('detent_executions', 't')} ON {ON_KEY}"
+    return named_to_pyformat(f"SELECT {fields} FROM {keys}{rest}")
+
+
+def test_rows_are_found_by_a_list_of_their_keys() -> None:
+    runs = f" {DIALECT.join('detent_runs', 'r')} ON r.id = t.run_id"
+    text = write(_select("t.state, r.input", runs), {"rows": batch([_key("it's"), _key("b")])})
+    assert text == (
+        "SELECT t.state, r.input FROM detent_executions AS t FORCE INDEX (PRIMARY)"
+        " STRAIGHT_JOIN detent_runs AS r FORCE INDEX (PRIMARY) ON r.id = t.run_id"
+        " WHERE t.node = 'main' AND t.attempt = 1 AND t.run_id IN ('it''s', 'b')"
+    )
+
+
+def test_one_row_is_found_and_locked_by_its_key() -> None:
+    text = write(_select(rest=" ORDER BY t.run_id FOR UPDATE"), {"rows": batch([_key("a")])})
+    assert text == (
+        "SELECT t.state FROM detent_executions AS t FORCE INDEX (PRIMARY)"
+        " WHERE t.run_id = 'a' AND t.node = 'main' AND t.attempt = 1 ORDER BY t.run_id FOR UPDATE"
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[_key("a"), _key("a")], [_key("a", "one"), _key("b", "two")], [_key(str(n)) for n in range(251)], []],
+    ids=["one key twice", "two keys", "too many", "none"],
+)
+def test_rows_of_any_other_batch_are_found_by_a_join(rows: list[dict[str, Any]]) -> None:
+    assert "JSON_TABLE" in write(_select(), {"rows": batch(rows)})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        _select("t.state, x.run_id"),
+        _select(rest=" WHERE t.state = 'ready'"),
+        _select(rest=" STRAIGHT_JOIN detent_runs AS r FORCE INDEX (PRIMARY) ON r.id = x.run_id"),
+        _select().replace(" AND t.attempt = x.attempt", ""),
+        _select("COUNT(*)"),
+    ],
+    ids=["a column of the batch", "a condition", "a join to the batch", "a part of the key", "a count"],
+)
+def test_a_select_of_more_than_the_rows_with_these_keys_keeps_its_join(statement: str) -> None:
+    assert _form(_select()) is not None
+    assert _form(statement) is None
+
+
+def test_the_frequent_selects_by_key_have_a_form_of_their_own() -> None:
+    statements = MySqlDriver.statements
+    for text in (statements.lock_runs, statements.lock_executions, statements.claimed_runs):
+        assert _form(text) is not None
+
+
 def test_an_insert_that_reads_more_than_its_batch_keeps_its_json() -> None:
     assert _form(INSERT) is not None
     assert _form(INSERT + " WHERE x.event <> 'a'") is None

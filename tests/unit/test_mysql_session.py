@@ -5,8 +5,10 @@ from typing import Any
 
 import pymysql
 import pytest
+from pymysql.protocol import MysqlPacket
 
 from detent.stores.mysql.connection import LOST, MySqlConnection
+from detent.stores.mysql.results import Result
 from detent.stores.mysql.session import Session
 
 
@@ -150,3 +152,13 @@ def test_a_session_with_other_settings_gets_no_statement_with_our_quotes() -> No
     with pytest.raises(pymysql.InterfaceError):
         connection.execute_all(["SELECT 'a'"])
     assert not connection.asking
+
+
+@pytest.mark.parametrize("length", [b"\x02", b"\xfc\x02\0", b"\xfd\x02\0\0", b"\xfe\x02" + bytes(7)])
+def test_a_length_of_any_width_is_read(length: bytes) -> None:
+    """No server of the tests answers with a text that is long enough for the last one."""
+    connection: Any = SimpleNamespace()
+    result = Result(connection)
+    result.converters = [("utf-8", None), ("ascii", int), (None, None)]
+    packet = MysqlPacket(b"\xfb" + length + b"42" + length + b"\xff'", "utf-8")
+    assert result._read_row_from_packet(packet) == (None, 42, b"\xff'")

@@ -7,19 +7,23 @@ writes nothing, and the long way tells why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from ...kernel.operations import Operation, Record, Settle, Settled, Start, Started, Verdict
 from ...kernel.rows import MAIN, ExecutionState, NewExecution, NewRun, RunState, Step
-from ..driver import Tx, Way
 from .names import unfit, unfit_run
 
 MOST_STARTS = 10_000  # runs in one statement
 LARGEST_INPUTS = 4 * 1024 * 1024  # characters of their inputs together
 ENDED = (RunState.FINISHED, RunState.FAILED)
+
+
+class Unexpected(Exception):
+    """The database does not hold what a quick batch needs: it is rolled back, and the long way tells why."""
 
 
 class Beginning(msgspec.Struct, gc=False):
@@ -85,21 +89,6 @@ class Quick(msgspec.Struct):
         return answers
 
 
-def records_only(
-    operations: Sequence[Operation], record: Callable[[Tx, str, list[Step]], bool]
-) -> Way | None:
-    """The way of a driver that has a statement for records; None for any other batch."""
-    found = quick_batch(operations)
-    if found is None or found.ends or found.starts:
-        return None
-
-    def ask(tx: Tx) -> Callable[[], list[Any]]:
-        answers = found.answers(recorded=record(tx, found.worker, found.steps))
-        return lambda: answers
-
-    return Way(ask)
-
-
 def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     """The rows of a batch of starts of functions, and of records and ends by one worker; or None."""
     worker = ""
@@ -140,7 +129,7 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     return Quick(
         operations,
         worker,
-        sorted(starts, key=lambda start: start.id),
+        sorted(starts, key=attrgetter("id")),
         [steps[key] for key in sorted(steps)],
         [ends[id] for id in sorted(ends)],
         wants_help,

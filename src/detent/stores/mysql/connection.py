@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import PacketTooLarge
 from ..addresses import unchecked
+from .results import Result
 from .session import Session
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         def _execute_command(self, command: Any, sql: Any) -> None: ...
         def _read_ok_packet(self) -> Any: ...
         def _read_packet(self, packet_type: Any = ...) -> Any: ...
-        def _read_query_result(self) -> int: ...
+        def _read_query_result(self, unbuffered: bool = False) -> int: ...
 
         _result: Any
         server_status: int
@@ -39,6 +40,7 @@ else:
         Connection = object
 
 LOCK_TIMEOUT, PACKET_TOO_LARGE, INTERRUPTED = 1205, 1153, 1317  # errors of the server
+DUPLICATE, OUT_OF_RANGE = 1062, 1690
 LOST = 2013  # an error of the client: the server has not answered
 _MULTI_STATEMENTS_ON = b"\x00\x00"  # the argument of COM_SET_OPTION
 _TELLING = 200  # characters of a statement that name its table; its parameters come later
@@ -117,7 +119,7 @@ class MySqlConnection(Connection):
         except pymysql.MySQLError as error:
             self.asking = False
             self._explain(error, statements[min(len(results), len(statements) - 1)], len(packet))
-            if not self.open and _code(error) is None:  # PyMySQL could not read the answer
+            if not self.open and code_of(error) is None:  # PyMySQL could not read the answer
                 raise pymysql.err.OperationalError(LOST, f"the connection was lost: {error}") from error
             raise
         self.asking = False
@@ -126,6 +128,17 @@ class MySqlConnection(Connection):
         if len(results) < len(statements):  # interrupted between two; the COMMIT is always the last
             raise pymysql.err.OperationalError(INTERRUPTED, "the server has not executed all statements")
         return results
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        if self.session is None:  # users may rely on how PyMySQL reads
+            return super()._read_query_result(unbuffered)
+        self._result = None
+        result = Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return result.affected_rows or 0
 
     def is_literal(self) -> bool:
         """Whether a backslash is only a backslash in this session, so that a text ends at a quote."""
@@ -147,7 +160,7 @@ class MySqlConnection(Connection):
 
     def _explain(self, error: pymysql.MySQLError, statement: Any, size: int) -> None:
         """Add what the server does not say: which statement it was, and how large it may be."""
-        code = _code(error)
+        code = code_of(error)
         if code == LOCK_TIMEOUT:
             error.statement = statement[:_TELLING]  # type: ignore[attr-defined]
         if self.largest is not None and code == PACKET_TOO_LARGE:
@@ -163,6 +176,6 @@ class MySqlConnection(Connection):
         return answer
 
 
-def _code(error: pymysql.MySQLError) -> int | None:
+def code_of(error: BaseException) -> int | None:
     """The number of an error; None if it has only a text."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else None

@@ -7,7 +7,7 @@ that listens sleeps inside the server; one that has news ends those sleeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from ...errors import DatabaseUnavailable, MissingDriver
 from ...kernel.operations import Operation
 from ...kernel.rows import Step, WorkerRow
 from ..addresses import mysql_address
-from ..batch.fast_paths import records_only
+from ..batch.fast_paths import Unexpected, quick_batch
 from ..driver import (
     LOCK_WAIT,
     SHARED,
@@ -40,7 +40,8 @@ from ..sql.dialect import columns_of
 from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
-from .connection import INTERRUPTED, LOCK_TIMEOUT, MySqlConnection
+from . import quick_batches
+from .connection import DUPLICATE, INTERRUPTED, LOCK_TIMEOUT, MySqlConnection
 from .dialect import MySqlDialect, record, record_again
 from .literals import fenced_insert
 from .session import Cursor, Session
@@ -55,7 +56,7 @@ else:
     except ImportError:  # the driver reports it when this database is opened
         pymysql = None
 
-_DUPLICATE, _NO_TABLE = 1062, 1146
+_NO_TABLE = 1146
 _NULL = 1048  # in a column that must have a value
 # Deadlock, lock wait, a statement that was killed, one that took too long (MariaDB, MySQL).
 # A row that changed since a snapshot was taken (MariaDB).
@@ -88,6 +89,7 @@ class MySqlDriver(ServerDriver):
     writing = None
     reading = None
     largest = 16 * 1024 * 1024  # until the server has told
+    sends_several = False  # whether a connection has a session: known as soon as there is one
     statements: Statements = pyformat(build(MySqlDialect()))
     queries = build_queries(MySqlDialect())
     _quick = record(MySqlDialect())
@@ -181,6 +183,7 @@ class MySqlDriver(ServerDriver):
         # That timeout also ends a session whose packet the server has left in the middle, see session.py.
         if mariadb and connection.is_literal() and connection.allow_several():
             connection.session = Session(connection)
+            self.sends_several = True
 
     def unhurried(self, connection: Any, lock_wait: float = LOCK_WAIT) -> None:
         """Our own timeouts, whatever the server has for others."""
@@ -258,9 +261,9 @@ class MySqlDriver(ServerDriver):
 
     def trouble(self, error: BaseException) -> Trouble:
         code = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else None
-        if code == _DUPLICATE:
+        if code == DUPLICATE:
             return Trouble.UNIQUE
-        if code in _RETRY:
+        if code in _RETRY or isinstance(error, Unexpected):
             return Trouble.RETRY
         if isinstance(error, DatabaseUnavailable | pymysql.InterfaceError) or code in _GONE:
             return Trouble.GONE
@@ -288,7 +291,19 @@ class MySqlDriver(ServerDriver):
         return isinstance(error, pymysql.ProgrammingError) and error.args[0] == _NO_TABLE
 
     def quick(self, operations: Sequence[Operation], *, helpers_wanted: bool) -> Way | None:
-        return records_only(operations, self._record)
+        found = quick_batch(operations)
+        if found is None or found.begins_on(self.keyed):
+            return None
+        if found.starts or found.ends:
+            if not self.sends_several:
+                return None
+            return quick_batches.way_of(found, self._again, helpers_wanted=helpers_wanted)
+
+        def ask(tx: Tx) -> Callable[[], list[Any]]:
+            answers = found.answers(recorded=self._record(tx, found.worker, found.steps))
+            return lambda: answers
+
+        return Way(ask)
 
     def _record(self, tx: Tx, worker: str, steps: list[Step]) -> bool:
         session = self.deferring(tx.connection)
@@ -316,7 +331,7 @@ class MySqlDriver(ServerDriver):
             try:
                 return session.execute_text(insert).changed > 0
             except pymysql.MySQLError as error:
-                if error.args[0] != _DUPLICATE:
+                if error.args[0] != DUPLICATE:
                     raise
         return session.execute_text(insert + self._again).changed > 0
 

@@ -2,8 +2,9 @@
 
 A batch of rows is a JSON parameter, which a statement unfolds with JSON_TABLE.  MariaDB takes 10 to 30
 microseconds for each row of it, and an UPDATE that joins a JSON_TABLE also fills a temporary table.  So an
-INSERT of a batch becomes an INSERT of VALUES, and an UPDATE of one table by a batch becomes an UPDATE without
-a join, where the batch allows it.  Every other statement keeps its JSON_TABLE.
+INSERT of a batch becomes an INSERT of VALUES.  An UPDATE of one table by a batch, and a SELECT of the rows
+whose primary keys are the batch, get a list of keys instead of a join, where the batch allows it.  Any other
+statement keeps its JSON_TABLE.
 
 Values are escaped for a session with sql_mode NO_BACKSLASH_ESCAPES and the character set utf8mb4: in such a
 session a quote is the only character that can end a text, and it is doubled.
@@ -50,7 +51,16 @@ _UPDATE = re.compile(
     r" ON (?P<where>.*?) SET (?P<changes>.*)",
     re.DOTALL,
 )
-_KEY = re.compile(r"t\.(\w+) = x\.(\w+)(?: AND |$)")
+# It may join rows of other tables to those that it finds.
+_SELECT = re.compile(
+    rf"\s*SELECT (?P<fields>(?:\w+\.\w+(?:, )?)+)\s+FROM {_BATCH}"
+    r"\s+STRAIGHT_JOIN (?P<table>\w+) AS (?P<alias>\w+) FORCE INDEX \(PRIMARY\)"
+    r"\s+ON (?P<where>\w+\.\w+ = x\.\w+(?: AND \w+\.\w+ = x\.\w+)*)"
+    r"(?P<joins>(?:\s+STRAIGHT_JOIN \w+ AS \w+ FORCE INDEX \(\w+\) ON \w+\.\w+ = \w+\.\w+)*)"
+    r"(?P<tail>\s+ORDER BY [\w., ]+\s+FOR UPDATE|)\s*",
+)
+_KEY = re.compile(r"\w+\.(\w+) = x\.(\w+)(?: AND |$)")
+_OF_BATCH = re.compile(r"\bx\.")
 _VALUE = re.compile(r"%\((\w+)\)s|\bx\.(\w+)\b")
 
 Row = Mapping[str, Any]
@@ -145,13 +155,8 @@ class Update(msgspec.Struct, frozen=True):
         return rows.count("},{") < MOST_CASES
 
     def write(self, rows: Sequence[Row], params: Mapping[str, Any]) -> str:
-        key = self._key(rows)
-        same = [f"t.{t} = {_typed(x, rows[0].get(x))}" for t, x in self.keys if x != key]
-        if key is not None:
-            place = next(t for t, x in self.keys if x == key)
-            same.append(f"t.{place} IN ({', '.join([_typed(key, row[key]) for row in rows])})")
-        else:
-            place = ""
+        key = _differing(self.keys, rows)
+        place = next((t for t, x in self.keys if x == key), "")
         found: dict[str, str] = {}
 
         def value(match: re.Match[str]) -> str:
@@ -162,20 +167,46 @@ class Update(msgspec.Struct, frozen=True):
             return found[match[2]]
 
         changes, rest = (_VALUE.sub(value, text.replace("%%", "%")) for text in (self.changes, self.rest))
-        where = " AND ".join(same) + (f" AND {rest}" if rest else "")
+        where = _where("t", self.keys, rows) + (f" AND {rest}" if rest else "")
         return f"UPDATE {self.table} AS t FORCE INDEX ({self.index}) SET {changes} WHERE {where}"
 
-    def _key(self, rows: Sequence[Row]) -> str | None:
-        """The one key by which the rows differ; None for a single row."""
-        if len(rows) == 1:
-            return None
-        if not rows or len(rows) > MOST_CASES:
-            raise Unwritable("too many rows, or none")
-        distinct = {x: len({row.get(x) for row in rows}) for _, x in self.keys}
-        differing = [x for x, number in distinct.items() if number > 1]
-        if len(differing) != 1 or distinct[differing[0]] != len(rows):
-            raise Unwritable("rows that differ by several keys")
-        return differing[0]
+
+class Select(msgspec.Struct, frozen=True):
+    """SELECT the rows of a table whose primary keys are the batch, perhaps with rows of other tables."""
+
+    head: str
+    alias: str
+    keys: tuple[tuple[str, str], ...]
+    tail: str
+
+    def fits(self, rows: str) -> bool:
+        return rows.count("},{") < MOST_CASES
+
+    def write(self, rows: Sequence[Row], params: Mapping[str, Any]) -> str:
+        return f"{self.head} WHERE {_where(self.alias, self.keys, rows)}{self.tail}"
+
+
+def _where(alias: str, keys: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
+    """The condition that finds the rows of a table by the keys of the batch."""
+    key = _differing(keys, rows)
+    same = [f"{alias}.{t} = {_typed(x, rows[0].get(x))}" for t, x in keys if x != key]
+    if key is not None:
+        place = next(t for t, x in keys if x == key)
+        same.append(f"{alias}.{place} IN ({', '.join([_typed(key, row[key]) for row in rows])})")
+    return " AND ".join(same)
+
+
+def _differing(keys: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str | None:
+    """The one key by which the rows differ; None for a single row."""
+    if len(rows) == 1:
+        return None
+    if not rows or len(rows) > MOST_CASES:
+        raise Unwritable("too many rows, or none")
+    distinct = {x: len({row.get(x) for row in rows}) for _, x in keys}
+    differing = [x for x, number in distinct.items() if number > 1]
+    if len(differing) != 1 or distinct[differing[0]] != len(rows):
+        raise Unwritable("rows that differ by several keys")
+    return differing[0]
 
 
 def _by_key(column: str, rows: Sequence[Row], key: str | None, place: str) -> str:
@@ -196,7 +227,7 @@ def _typed(column: str, value: Any) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _form(statement: str) -> Insert | Update | None:
+def _form(statement: str) -> Insert | Update | Select | None:
     """What the statement becomes; None if it stays as it is."""
     if statement.count("%(rows)s") != 1:
         return None
@@ -206,15 +237,30 @@ def _form(statement: str) -> Insert | Update | None:
         most = inf if found["table"] in PRIMARY else MOST_VALUES
         return Insert(found["head"], columns, found["tail"], most) if fields == columns else None
     if (found := _UPDATE.fullmatch(statement)) is not None:
-        where, changes = found["where"], found["changes"].strip()
-        keys, end = [], 0
-        while (key := _KEY.match(where, end)) is not None:
-            keys.append((key[1], key[2]))
-            end = key.end()
-        primary = PRIMARY.get(found["table"])
-        if primary is not None and primary <= {column for column, _ in keys} and _independent(changes):
-            return Update(found["table"], found["index"], tuple(keys), where[end:].strip(), changes)
+        changes = found["changes"].strip()
+        keys, rest = _keys(found["where"])
+        if _is_whole(found["table"], keys) and _independent(changes):
+            return Update(found["table"], found["index"], keys, rest, changes)
+    if (found := _SELECT.fullmatch(statement)) is not None:
+        keys, _ = _keys(found["where"])
+        table = f"{found['table']} AS {found['alias']} FORCE INDEX (PRIMARY){found['joins']}"
+        if _is_whole(found["table"], keys) and not _OF_BATCH.search(found["fields"] + found["joins"]):
+            return Select(f"SELECT {found['fields']} FROM {table}", found["alias"], keys, found["tail"])
     return None
+
+
+def _keys(where: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The columns that are equal to columns of the batch, each with that, and the conditions after them."""
+    keys, end = [], 0
+    while (key := _KEY.match(where, end)) is not None:
+        keys.append((key[1], key[2]))
+        end = key.end()
+    return tuple(keys), where[end:].strip()
+
+
+def _is_whole(table: str, keys: Sequence[tuple[str, str]]) -> bool:
+    """Whether these are at least the primary key."""
+    return table in PRIMARY and PRIMARY[table] <= {column for column, _ in keys}
 
 
 def _independent(changes: str) -> bool:

@@ -79,11 +79,11 @@ class Session:
 
     def defer(self, statement: str, params: Mapping[str, Any]) -> None:
         """Execute a statement whose result is not read: with the next one, or with the commit."""
-        self._later(Call(write(statement, params)))
+        self.later(write(statement, params))
 
     def ask(self, statement: str, params: Mapping[str, Any]) -> Call:
         """Execute a statement whose rows are wanted later."""
-        return self._later(Call(write(statement, params)))
+        return self.later(write(statement, params))
 
     def answer(self, asked: Call) -> list[tuple[Any, ...]]:
         """The rows that were asked for."""
@@ -91,6 +91,14 @@ class Session:
             self.flush()
         assert asked.rows is not None
         return asked.rows
+
+    def later(self, text: str) -> Call:
+        """Execute a statement that has its values in it, with the next one or with the commit."""
+        call = Call(text)
+        self._append(call)
+        if not self._begun:
+            self.flush()
+        return call
 
     def execute(self, statement: str, params: Mapping[str, Any]) -> Call:
         return self.execute_text(write(statement, params))
@@ -113,12 +121,6 @@ class Session:
         for call, result in zip(calls, results, strict=True):
             call.rows = list(result.rows or ())
             call.changed = result.affected_rows
-
-    def _later(self, call: Call) -> Call:
-        self._append(call)
-        if not self._begun:
-            self.flush()
-        return call
 
     def _append(self, call: Call) -> None:
         if self._queue and self._length + len(call.text) > self._most:
