@@ -125,7 +125,7 @@ def test_the_rows_are_those_of_the_long_way(store: Store, monkeypatch: pytest.Mo
     begin(store, graph, "slow", worker="w2")
     quick, slow = sorted(grab(store), key=lambda item: item.run_id)
     assert one(store, ending(quick, graph, result='{"n":1}')).verdict is Verdict.APPLIED
-    monkeypatch.setattr(store.driver, "settle_nodes", "")
+    monkeypatch.setattr(store.driver, "settle_nodes", None)
     assert one(store, ending(slow, graph, result='{"n":1}')).verdict is Verdict.APPLIED
     assert rows(store, "quick") == rows(store, "slow")
     assert len(rows(store, "slow")) == 3

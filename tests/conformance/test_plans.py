@@ -12,7 +12,7 @@ from detent.kernel.operations import Start
 from detent.kernel.rows import GraphPart, Readiness
 from detent.stores.driver import batch, write
 from detent.stores.sql.graphs import GraphStatements
-from detent.stores.sqlite import quick_batches
+from detent.stores.sqlite import next_nodes, quick_batches, quick_claims
 from detent.stores.store import Store
 from tests.conformance.builders import NOW, analyze, enlist, new_main, new_run, new_step, one, recording
 
@@ -180,7 +180,7 @@ def test_recording_is_one_statement(filled: Store) -> None:
     assert quick is not None
 
 
-@pytest.mark.parametrize("verb", ["_quick_start", "_quick_end", "settle_nodes"])
+@pytest.mark.parametrize("verb", ["_quick_start", "_quick_end", "_settle_nodes"])
 def test_quick_starts_and_ends_go_through_indexes(filled: Store, verb: str) -> None:
     statement = getattr(filled.driver, verb, "")
     if not statement:
@@ -193,14 +193,28 @@ def test_quick_starts_and_ends_go_through_indexes(filled: Store, verb: str) -> N
     assert not whole_tables(filled.dialect, "\n".join(row[0] for row in rows))
 
 
+def test_a_quick_claim_goes_through_the_index_of_what_is_ready(filled: Store) -> None:
+    if filled.dialect != "sqlite":
+        return
+    given = {"worker": "w1", "queue": "default", "limit": 5, "jobs": "[]", "now": NOW, "version": ""}
+    with filled._writer.transaction() as tx:
+        rows = tx.query(f"EXPLAIN QUERY PLAN {quick_claims.SEARCH}", **given)
+    plan = "\n".join(row[3] for row in rows)
+    assert "SEARCH e USING INDEX detent_executions_ready (queue=?)" in plan
+    assert "SEARCH r USING PRIMARY KEY" in plan
+    assert "TEMP B-TREE" not in plan
+
+
 @pytest.mark.parametrize("rows", [1, 2, 256])
 def test_statements_over_bound_rows_go_through_indexes(filled: Store, rows: int) -> None:
     if filled.dialect != "sqlite":
         return
-    statements = [one for one in vars(quick_batches).values() if isinstance(one, quick_batches.BoundRows)]
-    assert len(statements) == 5
+    named = {**vars(quick_batches), **vars(quick_claims), **vars(next_nodes)}
+    statements = [one for one in named.values() if isinstance(one, quick_batches.BoundRows)]
+    assert len(statements) == 9
     for text in (*(statement.text(rows) for statement in statements), quick_batches.WATCHED):
         with filled._writer.transaction() as tx:
-            plan = tx.connection.execute(f"EXPLAIN QUERY PLAN {text}", ["[]"] * text.count("?")).fetchall()
+            values = ["[]"] * len({found[1] or found.start() for found in re.finditer(r"\?(\d*)", text)})
+            plan = tx.connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
         assert not whole_tables("sqlite", "\n".join(row[3] for row in plan)), text
         assert "detent_executions_" not in str(plan)  # by the primary key

@@ -1,15 +1,20 @@
 """The commonest batches: starts, records and ends of functions, however they are sent."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from detent.kernel.external_changes import Pause
 from detent.kernel.operations import Operation, Verdict
 from detent.kernel.queues import KEYLESS
 from detent.kernel.rows import Lease
-from detent.stores.batch.apply import take_lease
+from detent.kernel.settle import Outcome
+from detent.stores.batch.apply import Applied, take_lease
+from detent.stores.driver import Line, Trouble
 from detent.stores.store import Store
 from tests.conformance.builders import (
     NOW,
@@ -46,10 +51,10 @@ def test_a_batch_of_all_three_kinds_is_applied(store: Store, mixed: list[Operati
 
 
 @pytest.mark.parametrize("kinds", ["ends", "all"])
-def test_a_quick_batch_is_one_round_trip_on_postgresql(
+def test_a_quick_batch_is_one_round_trip_to_a_server(
     store: Store, mixed: list[Operation], kinds: str
 ) -> None:
-    if store.dialect != "postgres":
+    if store.dialect == "sqlite":
         return
     session = store._writer._open().session
     before = session.asked
@@ -90,7 +95,7 @@ def test_a_start_of_which_the_worker_has_room_for_a_part_is_a_quick_batch(store:
     enlist(store, "w1")
     both = start("ours", "another's")
     take_lease(both.executions[0], Lease(worker="w1", token="t"))
-    assert (store.driver.quick([both], helpers_wanted=False) is None) is (store.dialect == "mysql")
+    assert store.driver.quick([both], helpers_wanted=False) is not None
     assert store.apply([both]).made_ready
     assert [execution(store, run).worker for run in ("ours", "another's")] == ["w1", None]
     assert [state_of(store, run) for run in ("ours", "another's")] == ["executing", "ready"]
@@ -113,6 +118,126 @@ def test_a_run_that_was_paused_does_not_keep_others_of_its_batch_from_their_ends
     settled = store.apply([settling(first, waited=False), settling(second, waited=False)]).answers
     assert [answer.verdict for answer in settled] == [Verdict.APPLIED, Verdict.APPLIED]
     assert store.run(second.run_id).state == "finished"
+
+
+def test_an_end_under_a_stale_token_does_not_keep_others_of_its_batch_from_their_ends(store: Store) -> None:
+    enlist(store, "w1")
+    one(store, start("one", "two"))
+    first, second = claim(store, "w1", limit=2)
+    stale = settling(replace(first, token="another"), waited=False)
+    batch = [
+        start("three"),
+        recording(second, new_step(second.run_id)),
+        stale,
+        settling(second, waited=False),
+    ]
+    started, recorded, refused, ended = store.apply(batch).answers
+    assert (started[0].created, recorded, ended.verdict) == (True, Verdict.APPLIED, Verdict.APPLIED)
+    assert refused.verdict is Verdict.STALE
+    assert [state_of(store, run) for run in ("one", "two", "three")] == ["executing", "completed", "ready"]
+    assert [store.run(run).state for run in ("one", "two")] == ["ready", "finished"]
+
+
+def test_a_batch_of_a_worker_declared_dead_ends_and_records_nothing(
+    store: Store, mixed: list[Operation]
+) -> None:
+    store.reap("w1", max_recoveries=5, now=NOW)
+    started, recorded, ended = store.apply(mixed).answers
+    assert started[0].created
+    assert (recorded, ended.verdict) == (Verdict.STALE, Verdict.STALE)
+    assert store.journal(["one"])["one"] == []
+    assert [state_of(store, run) for run in ("one", "two", "three")] == ["ready"] * 3
+
+
+def test_the_end_of_a_run_that_another_process_waits_for_notifies_it(
+    store: Store, mixed: list[Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ends(["two"], watch=["two"])
+    told: list[str] = []
+    monkeypatch.setattr(type(store.driver), "notify", lambda self, tx, payload: told.append(payload))
+    store.apply(mixed[1:2])
+    assert told == []
+    assert store.apply(mixed[2:]).answers[0].verdict is Verdict.APPLIED
+    assert len(told) == 1
+    assert store.run("two").state == "finished"
+
+
+def test_the_end_of_a_run_that_a_node_of_another_waits_for_goes_the_long_way(
+    store: Store, mixed: list[Operation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store._writer.transaction() as tx:
+        tx.run("UPDATE detent_runs SET watched = 2 WHERE id = 'two'")
+    long: list[Sequence[Operation]] = []
+    slowly = type(store)._slowly
+
+    def noted(self: Store, operations: Sequence[Operation], *rest: Any) -> Applied:
+        long.append(operations)
+        return slowly(self, operations, *rest)
+
+    monkeypatch.setattr(type(store), "_slowly", noted)
+    assert store.apply(mixed).answers[2].verdict is Verdict.APPLIED
+    assert mixed[2] in long[0]
+
+
+def test_an_id_that_is_taken_refuses_the_whole_batch(store: Store, mixed: list[Operation]) -> None:
+    one(store, start("three"))
+    before = everything(store)
+    with pytest.raises(Exception) as caught:
+        store.apply(mixed)
+    assert store.driver.trouble(caught.value) is Trouble.UNIQUE
+    assert everything(store) == before
+
+
+def ended_run(store: Store, line: Line, outcome: Outcome) -> list[str]:
+    """The rows of a run that has started, recorded a step and ended."""
+    one(store, start("run"))
+    [claimed] = claim(store, "w1")
+    end: dict[str, Any] = {"error": '{"message":"no"}'} if outcome is Outcome.FAILED else {"result": '"it"'}
+    store.apply([recording(claimed, new_step()), settling(claimed, outcome, waited=False, **end)], line=line)
+    with store._writer.transaction() as tx:
+        tables = ("runs", "executions", "steps")
+        rows = [repr(row) for table in tables for row in tx.query(f"SELECT * FROM detent_{table}")]
+        for table in tables:
+            tx.run(f"DELETE FROM detent_{table}")
+    return [row.replace(claimed.token, "token") for row in rows]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.FAILED])
+def test_both_ways_of_ending_write_the_same_rows(store: Store, outcome: Outcome) -> None:
+    enlist(store, "w1")
+    quick = ended_run(store, Line.MAIN, outcome)
+    assert quick == ended_run(store, Line.SPLIT, outcome)
+    assert len(quick) == 3
+
+
+HOSTILE = "'; DROP TABLE detent_runs; -- \\' \"`\\ %(rows)s {rows} ? $1 \u00bf'\u7e17\U0001f600\n'"
+
+
+def test_quotes_and_backslashes_are_only_text(store: Store) -> None:
+    enlist(store, "w1")
+    text = json.dumps(HOSTILE)
+    runs = [f"{HOSTILE}{number}" for number in range(2)]
+    one(store, start(*runs, input=text))
+    held = claim(store, "w1", limit=2)
+    assert [row.run_input for row in held] == [text, text]
+    batch: list[Operation] = [start("later", input=HOSTILE)]
+    batch += [recording(row, new_step(row.run_id, HOSTILE, result=text)) for row in held]
+    batch += [settling(row, waited=False, result=f"{HOSTILE} of {row.run_id}") for row in held]
+    assert [answer.verdict for answer in store.apply(batch).answers[3:]] == [Verdict.APPLIED] * 2
+    assert [store.run(run).result for run in runs] == [f"{HOSTILE} of {run}" for run in runs]
+    assert {step.key for steps in store.journal(runs).values() for step in steps} == {HOSTILE}
+    assert store.run("later").input == HOSTILE
+
+
+def test_executions_of_several_attempts_end_in_one_batch(store: Store) -> None:
+    enlist(store, "w1")
+    one(store, start("one", "two"))
+    with store._writer.transaction() as tx:
+        tx.run("UPDATE detent_executions SET attempt = 2 WHERE run_id = 'two'")
+    held = claim(store, "w1", limit=2)
+    answers = store.apply([settling(row, waited=False, result=f'"{row.attempt}"') for row in held]).answers
+    assert [answer.verdict for answer in answers] == [Verdict.APPLIED] * 2
+    assert [store.run(run).result for run in ("one", "two")] == ['"1"', '"2"']
 
 
 @contextmanager

@@ -27,3 +27,21 @@ def test_few_numbers_of_rows_are_prepared() -> None:
         assert insert.run(numbers, [1, "one"] * count, "w1") == count
     assert len(insert._texts) == 28
     assert max(insert._texts) == MOST_ROWS
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_statement_of_its_own_for_one_row_does_the_same(count: int) -> None:
+    numbers = sqlite3.connect(":memory:")
+    numbers.execute("CREATE TABLE numbers (number, name)")
+    numbers.executemany("INSERT INTO numbers VALUES (?, 'old')", [[number] for number in range(4)])
+    rename = "UPDATE numbers AS t SET name = x.name"
+    update = BoundRows(
+        f"{rename} FROM {{rows}} WHERE t.number = x.number AND ? = 'w1'",
+        *("number", "name"),
+        single=f"{rename} WHERE t.number = x.number AND ? = 'w1'",
+    )
+    values = [value for number in range(count) for value in (number, f"name {number}")]
+    assert update.run(numbers, values, "w1") == count
+    assert update.run(numbers, values, "w2") == 0
+    names = [row[0] for row in numbers.execute("SELECT name FROM numbers ORDER BY number")]
+    assert names == ["name 0", "name 1", "old", "old"][:count] + ["old"] * (4 - count)

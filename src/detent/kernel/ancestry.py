@@ -54,6 +54,13 @@ def hashed_head(
     return f"{text[:-1]},["
 
 
+def hash_of(head: str, parents: Iterable[str]) -> str:
+    """The hash of an execution whose hashed text has this head."""
+    quoted = ",".join(f'"{one}"' for one in sorted(parents))
+    text = f"{head}{quoted}]]"
+    return _VERSION + urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+
+
 def _first_version(run_id: str, node: str, attempt: int, parents: Iterable[str]) -> str:
     return hashlib.sha256(_ENCODER.encode([run_id, node, attempt, sorted(parents)])).hexdigest()
 

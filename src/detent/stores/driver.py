@@ -21,7 +21,7 @@ import msgspec
 
 from ..errors import PacketTooLarge, TransactionEnded
 from ..kernel.operations import Operation, Recovered, RunChange
-from ..kernel.rows import Lease, WorkerRow
+from ..kernel.rows import Claimed, Lease, WorkerRow
 from .sql.queries import Queries
 from .sql.statements import Statements
 
@@ -181,6 +181,42 @@ class Way(msgspec.Struct):
     leased: list[list[Any]] = []  # ... and to what: for each operation, executions with their runs
 
 
+class FoundWork(msgspec.Struct):
+    """What a quick claim has leased, and what its searches tell the claim cursor."""
+
+    claimed: list[Claimed] = msgspec.field(default_factory=list)
+    places: list[tuple[str, int, int]] = msgspec.field(default_factory=list)  # queue, precedence, due
+    searches: int = 0
+    seconds: float = 0.0  # that all searches took
+
+
+class QuickClaim(Protocol):
+    def __call__(
+        self,
+        tx: Tx,
+        worker: str,
+        *,
+        queues: Sequence[str],
+        jobs: Sequence[str],
+        tokens: Sequence[str],
+        now: int,
+        version: str,
+    ) -> FoundWork | None:
+        """Lease what is ready, in the order of every claim; None, and nothing is leased, if it cannot."""
+        ...
+
+
+class NodeSettler(Protocol):
+    def __call__(
+        self, tx: Tx, worker: str, nodes: Sequence[Any], payload: str
+    ) -> Callable[[], list[tuple[Any, ...]]]:
+        """Settle nodes (`SettledNode`); what is returned gives the run and the node of those that it has.
+
+        The payload, unless it is empty, is for other processes.
+        """
+        ...
+
+
 class Driver(Protocol):
     """One database: its library, its dialect, its errors."""
 
@@ -196,7 +232,8 @@ class Driver(Protocol):
     inherited: str  # why a forked child cannot use what the parent opened
     closed_at_fork: bool  # whether connections must be closed before the process forks
     keyed: frozenset[str]  # queues where executions without a key take turns with the keys
-    settle_nodes: str  # one statement that settles nodes and begins their followers; empty: there is none
+    settle_nodes: NodeSettler | None  # settles nodes and begins their followers; None: the long way does
+    quick_claim: QuickClaim | None  # a quicker claim inside a transaction, which leaves timers alone
     launches: bool  # whether what is deferred can be sent without waiting for the answer (loop_writer.py)
     single: bool  # whether a statement by itself waits for locks no longer than one in a transaction
 

@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 from ..errors import ForkedProcess
 from ..process_forks import cut_off, watch_forks
+from .driver import NodeSettler, QuickClaim
 from .process_forks import INHERITED
 
 
@@ -16,7 +17,8 @@ class ServerDriver:
     inherited = INHERITED
     closed_at_fork = False
     heritable = True
-    settle_nodes = ""
+    settle_nodes: NodeSettler | None = None
+    quick_claim: QuickClaim | None = None
     single = True
     launches = False
 

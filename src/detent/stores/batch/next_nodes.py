@@ -1,14 +1,14 @@
-"""Nodes whose end alone makes their followers ready, settled in one statement.
+"""Nodes whose end alone makes their followers ready, settled in one statement, or in few.
 
 In a chain nothing has to be counted: what follows is known before the database is asked.  So it is planned
-outside of a transaction, and one statement ends the nodes and begins what follows them.  The statement
-checks, under the locks of the runs, what the plan assumes:
+outside of a transaction, and one statement ends the nodes and begins what follows them; on SQLite, three in
+a transaction do so.  They check, under the locks of the runs, what the plan assumes:
 
     the worker is alive, and holds the execution by this very token
     the run is ready: neither paused nor over
     the run was last settled under the graph that this plan was made by, and counts by it
 
-Where one of these does not hold, it writes nothing for that node, and the long way (apply.py) tells why.
+Where one of these does not hold, nothing is written for that node, and the long way (apply.py) tells why.
 The database joins the hashes of the parents to the node's ancestry hash: it has them at hand.
 """
 
@@ -23,7 +23,7 @@ from ...kernel.advance import Advance, Record, RunGraph
 from ...kernel.ancestry import hashed_head
 from ...kernel.operations import Operation, Settle, Settled, Verdict
 from ...kernel.rows import Claimed, ExecutionState, NewExecution
-from ..driver import Driver, SlotOffer, Slots, Tx, Way, batch, news
+from ..driver import Driver, SlotOffer, Slots, Tx, Way, news
 from ..verbs.queues import give_keys
 from .apply import take_lease
 
@@ -52,9 +52,10 @@ def way_of(
     driver: Driver, operations: Sequence[Operation], *, helpers_wanted: bool, slots: Slots | None
 ) -> Way | None:
     """The way of a batch that only settles such nodes, of one worker; None for any other batch."""
-    settles = _settles(operations) if driver.settle_nodes else None
+    settle = driver.settle_nodes
+    settles = _settles(operations) if settle else None
     nodes = _planned(settles) if settles is not None else None
-    if settles is None or nodes is None:
+    if settle is None or settles is None or nodes is None:
         return None
     if driver.keyed:
         give_keys((row for node in nodes for row in node.begun), driver.keyed)
@@ -67,7 +68,7 @@ def way_of(
     payload = news(work=True) if ready and helpers_wanted else ""
 
     def ask(tx: Tx) -> Callable[[], list[Any]]:
-        asked = tx.ask(driver.settle_nodes, worker=worker, rows=batch(nodes), payload=payload)
+        asked = settle(tx, worker, nodes, payload)
 
         def answers() -> list[Any]:
             written = {(run, node) for run, node, *_ in asked()}
@@ -78,7 +79,8 @@ def way_of(
 
         return answers
 
-    return Way(ask, alone=driver.single, made_ready=ready, slots=offer, leased=leased)
+    alone = driver.single and driver.writing is None  # on SQLite, these are several statements
+    return Way(ask, alone=alone, made_ready=ready, slots=offer, leased=leased)
 
 
 def _settles(operations: Sequence[Operation]) -> list[Settle] | None:

@@ -29,6 +29,7 @@ from ..driver import (
     Line,
     Listener,
     Liveness,
+    NodeSettler,
     Trouble,
     Tx,
     Way,
@@ -43,7 +44,7 @@ from ..sql.queries import build_queries
 from ..sql.statements import Statements, build
 from ..watch import LONGEST_TIMEOUT, PATIENCE, SHORTEST_TIMEOUT, Watch
 from .dialect import HELD_LOCKS, PostgresDialect, end, record, start
-from .next_nodes import settle_nodes
+from .next_nodes import next_nodes_statement, settler
 
 if TYPE_CHECKING:
     import psycopg
@@ -133,7 +134,8 @@ class PostgresDriver(ServerDriver):
     _quick_record = record(PostgresDialect())
     _quick_end = end(PostgresDialect())
     _quick_start = start(PostgresDialect())
-    settle_nodes = settle_nodes(_CHANNEL)
+    _settle_nodes = next_nodes_statement(_CHANNEL)
+    settle_nodes: NodeSettler | None = staticmethod(settler(_settle_nodes))
 
     def __init__(self, url: str, *, pgbouncer: bool = False) -> None:
         if psycopg is None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from ...kernel.rows import NewExecution
 from ..batch.next_nodes import SettledNode
-from ..driver import named_to_pyformat
+from ..driver import NodeSettler, Tx, batch, named_to_pyformat
 from ..sql.dialect import columns_of
 from .dialect import typed
 
 _JSON = ("parents", "begun")
 
 
-def settle_nodes(channel: str) -> str:
+def settler(statement: str) -> NodeSettler:
+    """Settles nodes by that statement."""
+
+    def settle(
+        tx: Tx, worker: str, nodes: Sequence[SettledNode], payload: str
+    ) -> Callable[[], list[tuple[Any, ...]]]:
+        return tx.ask(statement, worker=worker, rows=batch(nodes), payload=payload)
+
+    return settle
+
+
+def next_nodes_statement(channel: str) -> str:
     """Ends of nodes with their followers, fenced; answers which nodes have ended.
 
     Runs are locked first, in the order of their ids, as everywhere.  A node's parents have settled before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ...kernel.rows import Claimed
 from .dialect import Dialect, columns_of, served
 from .graphs import KEYS, ON_KEY
@@ -21,12 +24,17 @@ _OF_RUN = {
 }
 
 
-def _claimed_columns(execution: str) -> str:
-    """The fields of `Claimed`, of an execution with that alias and its run `r`."""
-    return ", ".join(
-        f"{execution}.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}"
+def claimed_columns(execution: str, given: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """The fields of `Claimed`, of an execution with that alias and its run `r`; some are `given`."""
+    return [
+        given.get(name)
+        or (f"{execution}.{name}" if name in _OF_EXECUTION else f"r.{_OF_RUN.get(name, name)}")
         for name in columns_of(Claimed)
-    )
+    ]
+
+
+def _claimed_columns(execution: str) -> str:
+    return ", ".join(claimed_columns(execution))
 
 
 def claimed(executions: str, join: str = "JOIN detent_runs r") -> str:

@@ -22,14 +22,14 @@ from ...errors import DatabaseUnavailable, ForkedProcess
 from ...kernel.operations import Operation
 from ...kernel.rows import Step
 from ...process_forks import watch_forks
-from ..batch.fast_paths import quick_batch
-from ..driver import LOCK_WAIT, Line, Listener, Liveness, Trouble, Tx, Way
+from ..batch.fast_paths import Unexpected, quick_batch
+from ..driver import LOCK_WAIT, Line, Listener, Liveness, NodeSettler, QuickClaim, Trouble, Tx, Way
 from ..process_forks import INHERITED
 from ..session_locks import NoLock
 from ..sql.dialect import OnConflict, first_by_key
 from ..sql.queries import build_queries
 from ..sql.statements import ACTIVE_HERO, build
-from . import quick_batches
+from . import next_nodes, quick_batches, quick_claims
 from .file import DatabaseFile, FileConnection
 from .siblings import Ear, LockFiles, Neighbours, Silence
 
@@ -83,8 +83,9 @@ class SqliteDriver:
     lock_waits: Mapping[Line, float] = dict.fromkeys(Line, LOCK_WAIT)  # SQLite has no row locks
     ddl_commits = False
     keyed: frozenset[str] = frozenset()
-    settle_nodes = ""
+    settle_nodes: NodeSettler | None = staticmethod(next_nodes.settle_nodes)
     single = True
+    quick_claim: QuickClaim | None = staticmethod(quick_claims.claim)
     launches = False
     patience = 0.0  # there is no server
     largest = 1 << 29  # a value has at most 1,000,000,000 bytes
@@ -213,7 +214,7 @@ class SqliteDriver:
         return cursor
 
     def trouble(self, error: BaseException) -> Trouble:
-        if isinstance(error, quick_batches.Unexpected):
+        if isinstance(error, Unexpected):
             return Trouble.RETRY
         if isinstance(error, sqlite3.IntegrityError):
             unique = error.sqlite_errorcode in (

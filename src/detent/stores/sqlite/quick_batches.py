@@ -9,12 +9,13 @@ Not `executemany`: it waits for Python's lock after each row, and a busy event l
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...kernel.rows import Step
-from ..batch.fast_paths import Beginning, End, Quick
+from ..batch.fast_paths import Beginning, End, Quick, Unexpected
 from ..driver import Tx, Way, news
 from ..driver import batch as as_json
 from ..sql.dialect import columns_of
@@ -23,36 +24,48 @@ from ..sql.statements import FINAL_STEP
 MOST_ROWS = 256  # in one statement
 
 
-class Unexpected(Exception):
-    """The database does not hold what a quick batch needs: it is rolled back, and the long way tells why."""
-
-
 class BoundRows:
     """A statement over rows `x` of bound values; `{rows}` in its text stands for them.
 
     It is prepared for a few numbers of rows.  NULLs fill up the rest, so the statement must pass over rows
     whose first column is NULL.  Parameters of its own come after the rows.
+
+    `single` is the statement for one row, where `x.name` stands for a bound value: an UPDATE with FROM makes
+    a table of what it will change first, which takes as long as the change of one row.
     """
 
-    def __init__(self, text: str, *columns: str) -> None:
+    def __init__(self, text: str, *columns: str, single: str = "") -> None:
         self._text = text
+        self._single = single
         self._columns = columns
         self._texts: dict[int, str] = {}  # the same text each time: its hash is known
 
     def run(self, connection: sqlite3.Connection, values: list[Any], *params: Any) -> int:
         """Execute it for these values, row after row; return how many rows it has changed."""
-        width, changed = len(self._columns), 0
-        for first in range(0, len(values), MOST_ROWS * width):
-            part = values[first : first + MOST_ROWS * width]
-            rows = _rounded_up(len(part) // width)
-            part += [None] * (rows * width - len(part))
-            part += params
-            changed += connection.execute(self.text(rows), part).rowcount
-        return changed
+        width = MOST_ROWS * len(self._columns)
+        if len(values) <= width:
+            return connection.execute(*self._bound(values, params)).rowcount if values else 0
+        parts = (values[first : first + width] for first in range(0, len(values), width))
+        return sum(connection.execute(*self._bound(part, params)).rowcount for part in parts)
+
+    def query(self, connection: sqlite3.Connection, values: list[Any], *params: Any) -> list[tuple[Any, ...]]:
+        """Execute it for these values, row after row; return what it selects."""
+        width = MOST_ROWS * len(self._columns)
+        parts = (values[first : first + width] for first in range(0, len(values), width))
+        return [row for part in parts for row in connection.execute(*self._bound(part, params))]
+
+    def _bound(self, values: list[Any], params: tuple[Any, ...]) -> tuple[str, list[Any]]:
+        """The statement for at most MOST_ROWS rows, and what to bind."""
+        width = len(self._columns)
+        rows = _rounded_up(len(values) // width)
+        return self.text(rows), [*values, *[None] * (rows * width - len(values)), *params]
 
     def text(self, rows: int) -> str:
         """The statement for so many rows."""
-        if rows not in self._texts:
+        if rows not in self._texts and rows == 1 and self._single:
+            numbers = {name: f"?{place}" for place, name in enumerate(self._columns, 1)}
+            self._texts[1] = re.sub(r"\bx\.(\w+)", lambda found: numbers[found[1]], self._single)
+        elif rows not in self._texts:
             names = ", ".join(f"column{place} AS {name}" for place, name in enumerate(self._columns, 1))
             row = f"({', '.join('?' * len(self._columns))})"
             found = f"(SELECT {names} FROM (VALUES {', '.join([row] * rows)})) AS x"
@@ -64,7 +77,7 @@ def _rounded_up(rows: int) -> int:
     """The next number with at most three significant bits: 1 to 8, 10, 12, 14, 16, 20 ... 224, 256.
 
     A row of NULLs takes up to as long as another row.  A statement for each number would take much memory:
-    these 28 take 9 MB for all five statements together, if all of them occur.
+    these 28 take about 2 MB for each of the statements, if all of them occur.
     """
     step = 1 << max(0, (rows - 1).bit_length() - 3)
     return -(-rows // step) * step
@@ -103,26 +116,33 @@ SELECT id, 'main', 1, 'main', type, queue, -priority, iif(token IS NULL, 'ready'
     *("id", "type", "queue", "priority", "created_at", "worker", "token"),
 )
 
-# Only of runs that are ready, and whose end no node of another run waits for.  (`+`: by the primary key.)
-END_EXECUTIONS = BoundRows(
-    f"""
+_END_EXECUTION = """
 UPDATE detent_executions AS t
    SET state = x.state, outcome = x.outcome, result = x.result, error = x.error,
-       finished_at = x.finished_at, ancestry_hash = NULL
+       finished_at = x.finished_at, ancestry_hash = NULL"""
+_EXECUTING = """t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt
+   AND t.token = x.token AND +t.state = 'executing'"""
+# Only of runs that are ready, and whose end no node of another run waits for.  (`+`: by the primary key.)
+_MAY_END = "+r.state = 'ready' AND r.watched < 2"
+
+END_EXECUTIONS = BoundRows(
+    f"""{_END_EXECUTION}
   FROM {{rows}} CROSS JOIN detent_runs AS r ON r.id = x.run_id
- WHERE t.run_id = x.run_id AND t.node = x.node AND t.attempt = x.attempt
-   AND t.token = x.token AND +t.state = 'executing'
-   AND +r.state = 'ready' AND r.watched < 2 AND {_ALIVE}""",
+ WHERE {_EXECUTING} AND {_MAY_END} AND {_ALIVE}""",
     *("run_id", "node", "attempt", "token", "state", "outcome", "finished_at", "result", "error"),
+    single=f"""{_END_EXECUTION}
+ WHERE {_EXECUTING} AND EXISTS (SELECT 1 FROM detent_runs AS r WHERE r.id = x.run_id AND {_MAY_END})
+   AND {_ALIVE}""",
 )
 
-END_RUNS = BoundRows(
-    """
+_END_RUN = """
 UPDATE detent_runs AS t
-   SET state = x.state, result = x.result, error = x.error, finished_at = x.finished_at
-  FROM {rows}
- WHERE t.id = x.run_id AND t.watched = ?""",
+   SET state = x.state, result = x.result, error = x.error, finished_at = x.finished_at"""
+
+END_RUNS = BoundRows(
+    f"{_END_RUN} FROM {{rows}} WHERE t.id = x.run_id AND t.watched = ?",
     *("run_id", "state", "finished_at", "result", "error"),
+    single=f"{_END_RUN} WHERE t.id = x.run_id AND t.watched = ?",
 )
 
 WATCHED = """
@@ -189,7 +209,7 @@ def _end(tx: Tx, worker: str, ends: Sequence[End]) -> None:
     values = []
     for e in ends:
         values += (e.run_id, str(e.run_state), e.finished_at, e.result, e.error)
-    if END_RUNS.run(tx.connection, list(values), 0) != len(ends):
+    if END_RUNS.run(tx.connection, values, 0) != len(ends):
         watched = tx.connection.execute(WATCHED, [as_json([e.run_id for e in ends])])
         tx.driver.notify(tx, news(work=False, runs=[row[0] for row in watched]))
         END_RUNS.run(tx.connection, values, 1)

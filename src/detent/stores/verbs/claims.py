@@ -59,6 +59,15 @@ def claim(
     claim_cursor.begin()
     if not queues:
         return list
+    if not timers and tx.driver.quick_claim is not None and claim_cursor.wanted():
+        quick = tx.driver.quick_claim(
+            tx, worker, queues=queues, jobs=jobs, tokens=tokens, now=now, version=version
+        )
+        if quick is not None:
+            for place in quick.places:
+                claim_cursor.claimed(*place)
+            _looked(tx, worker, quick.searches, quick.seconds, claim_cursor)
+            return lambda: quick.claimed
     known = {"rows": batch([{"job": job} for job in jobs]), "version": version}
     found = _find(tx, worker, queues, known, len(tokens), now if timers else None, claim_cursor)
     if not found:
@@ -169,9 +178,13 @@ def _find(
             return list(found)
         begun = time.perf_counter()
         looks = look(queues)
-    seconds = time.perf_counter() - begun
-    claim_cursor.looked(seconds if seconds <= SLOW else seconds - looks * _way(tx, worker))
+    _looked(tx, worker, looks, time.perf_counter() - begun, claim_cursor)
     return list(found)
+
+
+def _looked(tx: Tx, worker: str, looks: int, seconds: float, claim_cursor: ClaimCursor) -> None:
+    """So many looks over everything took so long."""
+    claim_cursor.looked(seconds if seconds <= SLOW else seconds - looks * _way(tx, worker))
 
 
 def _way(tx: Tx, worker: str) -> float:
