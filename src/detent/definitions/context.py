@@ -103,6 +103,8 @@ class Unawaited:
         self.most = FEW_CALLS
 
     def add(self, what: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        if self.calls and not _not_begun(self.calls[-1][1]):
+            self.calls.pop()  # nearly always: code awaits one call before it makes the next
         if len(self.calls) >= self.most:
             self.calls = self.not_begun()
             # Doubled, so that a thousand calls which wait side by side are not looked at a thousand times.

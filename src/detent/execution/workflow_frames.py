@@ -48,6 +48,11 @@ class Frame(FrameCore):
     """One delivery of a run to this worker (context.Frame)."""
 
     replaying = False
+    ending = False
+    loop_thread: int | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _expired = False  # the function was cancelled at the deadline
+    _flushing: frozenset[asyncio.Task[None]] = frozenset()
 
     def __init__(
         self,
@@ -59,14 +64,9 @@ class Frame(FrameCore):
         super().__init__(services, claimed, definition, steps)
         self.is_async = definition.is_async
         self.waits: list[Wait] = []  # what the run was parked for
-        self.ending = False
-        self.loop_thread: int | None = None
         self.branches: set[asyncio.Task[Any]] = set()
         self._root = Scope()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._idling = Idling(services, self.branches, self._leave)
-        self._expired = False  # the function was cancelled at the deadline
-        self._flushing: frozenset[asyncio.Task[None]] = frozenset()
 
     @property
     def context(self) -> Context:

@@ -25,9 +25,8 @@ def unfit_operation(op: Operation) -> NameUnfit | None:
 
 
 def unfit(step: Step) -> NameUnfit | None:
-    names = f"{step.key}{step.name}"
-    if len(names) <= LONGEST_NAME and names.isascii() and " " not in names and "\x00" not in names:
-        return None  # nearly every step of every run
+    if _is_plain(f"{step.key}{step.name}"):
+        return None
     return _first(("step", step.key, LONGEST_KEY), ("step", step.name, LONGEST_NAME))
 
 
@@ -68,6 +67,9 @@ def _start(op: Start) -> Iterable[NameUnfit | None]:
 
 
 def unfit_run(run: NewRun) -> NameUnfit | None:
+    names = f"{run.id}{run.type}{run.queue}{run.hero_id or ''}{run.hero_type or ''}"
+    if not run.attributes and _is_plain(names):
+        return None
     return _first(
         ("run id", run.id, LONGEST_NAME),
         ("workflow", run.type, LONGEST_NAME),
@@ -90,6 +92,11 @@ def unfit_attributes(attributes: Mapping[str, Attribute]) -> NameUnfit | None:
 
 def _execution(row: NewExecution) -> NameUnfit | None:
     return _first(("step", row.node, LONGEST_NAME), ("queue", row.queue, LONGEST_NAME))
+
+
+def _is_plain(names: str) -> bool:
+    """Whether nothing can be wrong with any of these names.  So it is for nearly every row."""
+    return len(names) <= LONGEST_NAME and names.isascii() and " " not in names and "\x00" not in names
 
 
 def _first(*names: tuple[str, str, int]) -> NameUnfit | None:
