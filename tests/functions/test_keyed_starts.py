@@ -298,9 +298,9 @@ def test_keyed_starts_in_asyncio(url: str) -> None:
             runs = await asyncio.gather(*(dedup.start(reindex, 5) for _ in range(5)))
             assert len({run.id for run in runs}) == 1
             assert await runs[0].result(timeout=60) == 5
-            debounce = app.options(debounce=Debounce("user-7", wait=0.2))
-            first, second = await debounce.start(reindex, 1), await debounce.start(reindex, 2)
-            assert first.id == second.id
+            first = await app.options(debounce=LATER).start(reindex, 1)
+            sooner = app.options(debounce=Debounce("user-7", wait=0.01))
+            assert (await sooner.start(reindex, 2)).id == first.id
             assert await first.result(timeout=60) == 2
 
     asyncio.run(program())
