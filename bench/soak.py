@@ -6,6 +6,9 @@ dead ones gets slower and slower.  After each slice we take the throughput, what
 found something, and one that found nothing), the sizes of tables and indexes, the dead rows, and the latency
 of a start; all of it should stay flat.  A look over everything that is ready cannot: it is measured too, with
 the share of the time that the worker gave to it.
+
+The speed of a shared machine changes within minutes.  So the executions of a slice take turns with a few on
+an empty database, and times are judged by their ratio to those.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from .databases import fresh_database
 from .peers.protocol import CONCURRENCY
 from .results import RESULTS, machine, quantile
 
-CHUNK = 5_000  # runs that one call starts
+CHUNK = 5_000  # runs that one call starts ...
+FRESH_CHUNK = 1_000  # ... and on the empty database
 SLICES = 20
 FLAT = 1.5  # so much worse may the last quarter be than the first
 
@@ -65,6 +69,11 @@ class Slice:
     dead_rows: int
     start_ms_p50: float
     start_ms_p99: float
+    # The same on an empty database, meanwhile.
+    fresh_per_second: float
+    fresh_claim_us_per_execution: float
+    fresh_empty_claim_ms: float
+    fresh_start_ms_p50: float
 
 
 class Claims:
@@ -134,7 +143,7 @@ async def soak(url: str, executions: int, *, reader: bool) -> list[Slice]:
     """The slices, one after the other, in one process with one worker."""
     found: list[Slice] = []
     size = max(CHUNK, executions // SLICES)
-    async with detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY) as app:
+    async with _app(url) as app:
         claims = Claims(app.engine.store)
         await (await app.start(workflows.one_step, 0)).result()
         with closing(_connect(url)) as watching, closing(_connect(url)) as idle:
@@ -142,16 +151,75 @@ async def soak(url: str, executions: int, *, reader: bool) -> list[Slice]:
                 _sit(idle)
             while not found or found[-1].executions < executions:
                 done = found[-1].executions if found else 0
-                claims.clear()
-                begun = time.perf_counter()
-                for first in range(0, size, CHUNK):
-                    await _run(app, min(CHUNK, size - first))
-                taken = time.perf_counter() - begun
-                late = await _latencies(app)
-                found.append(_measured(watching, done + size, size / taken, claims, late))
-                found[-1].look_share = claims.looking / (time.perf_counter() - begun)
+                taken, fresh = await _slice(app, claims, size)
+                found.append(_measured(watching, done + size, taken, fresh))
                 _say(found[-1])
     return found
+
+
+def _app(url: str) -> detent.AsyncApp:
+    return detent.AsyncApp(url, include=workflows.ALL, migrate=True, concurrency=CONCURRENCY)
+
+
+async def _slice(app: detent.AsyncApp, claims: Claims, size: int) -> tuple[Rounds, Rounds]:
+    with fresh_database("postgres") as url:
+        async with _app(url) as fresh_app:
+            fresh = Rounds(fresh_app, Claims(fresh_app.engine.store))
+            await fresh.run(FRESH_CHUNK)  # warms up
+            fresh.clear()
+            taken = Rounds(app, claims)
+            taken.clear()
+            for first in range(0, size, CHUNK):
+                await taken.run(min(CHUNK, size - first))
+                await fresh.run(FRESH_CHUNK)
+            await taken.start_singly()
+            await fresh.start_singly()
+    return taken, fresh
+
+
+class Rounds:
+    """Executions of one app, and what they took."""
+
+    def __init__(self, app: detent.AsyncApp, claims: Claims) -> None:
+        self._app = app
+        self._claims = claims
+        self.clear()
+
+    def clear(self) -> None:
+        self._claims.clear()
+        self._executions = 0
+        self._seconds = 0.0
+        self.start_ms: list[float] = []
+
+    async def run(self, count: int) -> None:
+        begun = time.perf_counter()
+        await _run(self._app, count)
+        self._seconds += time.perf_counter() - begun
+        self._executions += count
+
+    async def start_singly(self) -> None:
+        self.start_ms = await _latencies(self._app)
+
+    @property
+    def per_second(self) -> float:
+        return self._executions / self._seconds
+
+    @property
+    def claim_ms(self) -> list[float]:
+        """Of each claim that found something, in order."""
+        return sorted(seconds * 1000 for seconds, _ in self._claims.taken) or [0.0]
+
+    @property
+    def claim_us_per_execution(self) -> float:
+        return 1000 * sum(self.claim_ms) / (sum(count for _, count in self._claims.taken) or 1)
+
+    @property
+    def empty_claim_ms(self) -> float:
+        return statistics.median(self._claims.empty) if self._claims.empty else 0.0
+
+    @property
+    def look_share(self) -> float:
+        return self._claims.looking / self._seconds
 
 
 async def _run(app: detent.AsyncApp, count: int) -> None:
@@ -179,31 +247,33 @@ def _sit(connection: Any) -> None:
     cursor.fetchone()
 
 
-def _measured(watching: Any, executions: int, per_second: float, claims: Claims, late: list[float]) -> Slice:
+def _measured(watching: Any, executions: int, taken: Rounds, fresh: Rounds) -> Slice:
     cursor = watching.cursor()
     cursor.execute(LOOK)
     plan = cursor.fetchone()[0][0]
     cursor.execute(SIZES)
     tables, indexes, dead, _ = (int(value or 0) for value in cursor.fetchone())
-    times = sorted(taken * 1000 for taken, _ in claims.taken) or [0.0]
-    claimed = sum(count for _, count in claims.taken) or 1
     return Slice(
         executions=executions,
-        per_second=per_second,
-        claims=len(claims.taken),
-        claim_ms_p50=quantile(times, 0.5),
-        claim_ms_p99=quantile(times, 0.99),
-        claim_us_per_execution=1000 * sum(times) / claimed,
-        empty_claim_ms=statistics.median(claims.empty) if claims.empty else 0.0,
+        per_second=taken.per_second,
+        claims=len(taken.claim_ms),
+        claim_ms_p50=quantile(taken.claim_ms, 0.5),
+        claim_ms_p99=quantile(taken.claim_ms, 0.99),
+        claim_us_per_execution=taken.claim_us_per_execution,
+        empty_claim_ms=taken.empty_claim_ms,
         look_ms=float(plan["Execution Time"]),
         look_pages=int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"]),
-        look_share=0.0,
+        look_share=taken.look_share,
         tables_mib=tables / 2**20,
         indexes_mib=indexes / 2**20,
         bytes_per_execution=(tables + indexes) / executions,
         dead_rows=dead,
-        start_ms_p50=quantile(late, 0.5),
-        start_ms_p99=quantile(late, 0.99),
+        start_ms_p50=quantile(taken.start_ms, 0.5),
+        start_ms_p99=quantile(taken.start_ms, 0.99),
+        fresh_per_second=fresh.per_second,
+        fresh_claim_us_per_execution=fresh.claim_us_per_execution,
+        fresh_empty_claim_ms=fresh.empty_claim_ms,
+        fresh_start_ms_p50=quantile(fresh.start_ms, 0.5),
     )
 
 
@@ -213,25 +283,42 @@ def grown(slices: list[Slice]) -> list[str]:
     quarter = len(rest) // 4
     if not quarter:
         return []
-    found = []
-    for name, what in (
-        ("claim_us_per_execution", "a claim's cost for each execution"),
-        ("empty_claim_ms", "a claim on an empty queue"),
-        ("start_ms_p50", "the latency of a start"),
-        ("bytes_per_execution", "the size of tables and indexes for each execution"),
-    ):
-        first, last = (
-            statistics.median(getattr(each, name) for each in part)
-            for part in (rest[:quarter], rest[-quarter:])
+
+    def growth(figure: Callable[[Slice], float]) -> float:
+        first, last = (statistics.median(map(figure, part)) for part in (rest[:quarter], rest[-quarter:]))
+        return last / first if first > 0 else 1.0
+
+    found = [
+        f"{what} has grown {by:.1f} times"
+        for what, by in (
+            (
+                "a claim's cost for each execution",
+                growth(lambda each: _ratio(each.claim_us_per_execution, each.fresh_claim_us_per_execution)),
+            ),
+            (
+                "a claim on an empty queue",
+                growth(lambda each: _ratio(each.empty_claim_ms, each.fresh_empty_claim_ms)),
+            ),
+            (
+                "the latency of a start",
+                growth(lambda each: _ratio(each.start_ms_p50, each.fresh_start_ms_p50)),
+            ),
+            (
+                "the size of tables and indexes for each execution",
+                growth(lambda each: each.bytes_per_execution),
+            ),
         )
-        if first > 0 and last > FLAT * first:
-            found.append(f"{what} has grown {last / first:.1f} times")
-    first, last = (
-        statistics.median(each.per_second for each in part) for part in (rest[:quarter], rest[-quarter:])
-    )
-    if last < first / FLAT:
-        found.append(f"the throughput fell to {last / first:.0%}")
+        if by > FLAT
+    ]
+    throughput = growth(lambda each: _ratio(each.per_second, each.fresh_per_second))
+    if throughput < 1 / FLAT:
+        found.append(f"the throughput fell to {throughput:.0%}")
     return found
+
+
+def _ratio(figure: float, fresh: float) -> float:
+    """A time or a rate as a multiple of that on an empty database; itself if there was none to compare."""
+    return figure / fresh if fresh > 0 else figure
 
 
 def latest() -> dict[str, Any] | None:
@@ -243,10 +330,13 @@ def latest() -> dict[str, Any] | None:
 
 def _say(each: Slice) -> None:
     print(
-        f"{each.executions:>9,} executions: {each.per_second:,.0f}/s, claim p50 {each.claim_ms_p50:.2f} ms"
-        f" p99 {each.claim_ms_p99:.2f} ms ({each.claim_us_per_execution:.0f} us each), an empty one"
-        f" {each.empty_claim_ms:.2f} ms, a look over everything {each.look_ms:.2f} ms {each.look_pages} pages"
-        f" ({each.look_share:.1%} of the time), start p50 {each.start_ms_p50:.2f} ms"
+        f"{each.executions:>9,} executions: {each.per_second:,.0f}/s (fresh {each.fresh_per_second:,.0f})"
+        f", claim p50 {each.claim_ms_p50:.2f} ms p99 {each.claim_ms_p99:.2f} ms"
+        f" ({each.claim_us_per_execution:.0f} us each, fresh {each.fresh_claim_us_per_execution:.0f})"
+        f", an empty one {each.empty_claim_ms:.2f} ms (fresh {each.fresh_empty_claim_ms:.2f})"
+        f", a look over everything {each.look_ms:.2f} ms {each.look_pages} pages"
+        f" ({each.look_share:.1%} of the time)"
+        f", start p50 {each.start_ms_p50:.2f} ms (fresh {each.fresh_start_ms_p50:.2f})"
         f", tables {each.tables_mib:.0f} MiB, indexes {each.indexes_mib:.0f} MiB"
         f", {each.dead_rows:,} dead rows",
         flush=True,
