@@ -22,7 +22,9 @@ from tests.functions.world import Apps
 
 PATIENCE = 30.0
 SOURCE = Path(detent.__file__).parent
-TRACED = {str(SOURCE / name) for name in ("app.py", "app/engine.py", "worker/worker.py")}
+TRACED = {
+    str(SOURCE / name) for name in ("app/app.py", "app/engine.py", "worker/worker.py", "worker/slots.py")
+}
 called: Counter[str] = Counter()
 
 
@@ -111,6 +113,6 @@ def test_a_start_that_is_interrupted_anywhere_neither_loses_nor_repeats_its_run(
     own = app.engine.worker
     assert own is not None
     deadline = time.monotonic() + PATIENCE
-    while own._free != own._concurrency:
-        assert time.monotonic() < deadline, f"{own._concurrency - own._free} slots are lost"
+    while own._slots.free != own._slots.number:
+        assert time.monotonic() < deadline, f"{own._slots.number - own._slots.free} slots are lost"
         time.sleep(0.05)

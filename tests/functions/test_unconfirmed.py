@@ -66,7 +66,7 @@ def test_a_lease_that_nobody_here_knows_is_handed_back(apps: Apps, definition: A
         eventually(lambda: bool(lost), "it was delivered, and lost")
         worker = app.engine.worker
         assert worker is not None
-        worker._in_flight.clear()  # as if it had been forgotten altogether
+        worker._slots.promised.clear()  # as if it had been forgotten altogether
         assert run.result(timeout=PATIENCE) == 2
     assert deliveries(app, run) == 2
 
@@ -88,7 +88,7 @@ def test_what_cannot_begin_is_handed_back(apps: Apps, definition: Any) -> None:
     assert failed
     worker = app.engine.worker
     assert worker is not None
-    _wait(lambda: worker._free == worker._concurrency)
+    _wait(lambda: worker._slots.free == worker._slots.number)
 
 
 def test_a_lease_on_its_way_is_not_handed_back(apps: Apps) -> None:

@@ -125,7 +125,12 @@ def test_a_soak_is_flat_or_says_what_has_grown() -> None:
     assert "a claim's cost for each execution has grown" in sentence
 
 
-def _slice(number: int, claim: float) -> soak.Slice:
+def test_a_soak_on_a_machine_that_gets_slower_is_flat() -> None:
+    slowing = [_slice(number, claim=100.0 * number, fresh=80.0 * number) for number in range(1, 21)]
+    assert soak.grown(slowing) == []
+
+
+def _slice(number: int, claim: float, fresh: float = 80.0) -> soak.Slice:
     return soak.Slice(
         executions=number * 1000,
         per_second=1000.0,
@@ -143,6 +148,10 @@ def _slice(number: int, claim: float) -> soak.Slice:
         dead_rows=0,
         start_ms_p50=1.0,
         start_ms_p99=2.0,
+        fresh_per_second=1100.0,
+        fresh_claim_us_per_execution=fresh,
+        fresh_empty_claim_ms=0.0,
+        fresh_start_ms_p50=0.9,
     )
 
 

@@ -32,7 +32,7 @@ from ..stores.loop_writer import LoopWriter, Sent
 from .entries import Entry
 
 log = logging.getLogger("detent")
-CHUNK = 100  # operations that are sent at once; fewer wait for the other callbacks that are ready
+CHUNK = 40  # operations that are sent at once; fewer wait for the other callbacks that are ready
 MOST_FLYING = 2  # batches on their way at a time: the server works on one while the loop fills the next
 LOOK = 1.0  # seconds between two looks whether the loop still takes its turns
 

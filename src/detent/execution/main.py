@@ -33,6 +33,7 @@ from .drivers import adrive_main, drive
 from .failures import encode_error, raisable
 from .requests import Commit, MainBody
 from .rows import new_run
+from .services import FreeSlot
 from .workflow_frames import Frame
 
 log = logging.getLogger("detent.worker")
@@ -41,6 +42,8 @@ _REPORTED = ("step", "spawn", "child", "receive", "sleep")
 
 class MainFrame(Frame):
     """The frame of a run's main function, which a worker executes as it does every kind of work."""
+
+    free_slot: FreeSlot | None = None  # of its worker
 
     def run(self) -> None:
         """Run a workflow written as `def`, in this thread."""
@@ -59,7 +62,7 @@ class MainFrame(Frame):
                 self.show(key)
 
 
-def _main(frame: Frame) -> Routine[None]:
+def _main(frame: MainFrame) -> Routine[None]:
     try:
         try:
             ending = yield from _workflow(frame)
@@ -189,7 +192,7 @@ def _drift(frame: Frame, error: StepMismatch | StepsNotAsked) -> Drifted:
     return frame.drift("mismatch", error.step, recorded=error.recorded, asked=error.asked, paused=True)
 
 
-def _settle(frame: Frame, ending: Ending) -> Routine[None]:
+def _settle(frame: MainFrame, ending: Ending) -> Routine[None]:
     answer: Settled = yield Commit(_settling(frame, ending))
     if answer.verdict is Verdict.CANCELED:
         # It was canceled before it could end, and has something to undo.
@@ -216,8 +219,11 @@ def _report(frame: Frame, ending: Ending) -> None:
         frame.services.failed(error, frame.context, what, level=logging.ERROR)
 
 
-def _settling(frame: Frame, ending: Ending) -> Settle:
+def _settling(frame: MainFrame, ending: Ending) -> Settle:
     claimed = frame.claimed
+    may_undo = not frame.undoing and undo.needed(frame)
+    # Only then is there nothing left to execute, whatever the settle answers.
+    free_slot = frame.free_slot if ending.outcome is Outcome.SUCCESS and not may_undo else None
     return Settle(
         worker=claimed.worker,
         key=key_of(claimed),
@@ -227,8 +233,9 @@ def _settling(frame: Frame, ending: Ending) -> Settle:
         parent=claimed.parent,
         waited=claimed.deliveries > 1,
         about=claimed,
-        unless_canceled=not frame.undoing and undo.needed(frame),
+        unless_canceled=may_undo,
         successor=_successor(frame) if ending.outcome is Outcome.CONTINUED else None,
+        hands_slot_on=not (free_slot is not None and free_slot(frame)),
     )
 
 

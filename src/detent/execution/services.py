@@ -62,6 +62,10 @@ class Local(Protocol):
         ...
 
 
+# Called by an execution whose code has ended, before its end is committed: whether its slot is free now.
+FreeSlot = Callable[[Any], bool]
+
+
 class Threads:
     """A team of daemon threads that grows as needed: a hanging step never blocks the exit."""
 

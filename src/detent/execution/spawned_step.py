@@ -49,7 +49,9 @@ class SpawnedStep(Work):
         ending = yield from self._ending()
         self.performing = False
         if ending is not None:
-            answer: Settled = yield Commit(self._settle(ending))
+            settle = self._settle(ending)
+            settle.hands_slot_on = not (self.free_slot is not None and self.free_slot(self))
+            answer: Settled = yield Commit(settle)
             if answer.verdict is Verdict.STALE:
                 raise Abandoned
 

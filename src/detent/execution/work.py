@@ -28,13 +28,14 @@ from .main import key_of
 from .publish import post_published
 from .requests import Commit, MainBody, Wait
 from .run_streams import Appending
-from .services import Services
+from .services import FreeSlot, Services
 
 
 class Work(Appending):
     """One attempt at an execution that is not a run's main function; also what its context asks."""
 
     is_async = False
+    free_slot: FreeSlot | None = None  # of its worker
     context_class: type[Context] = Context
 
     def __init__(

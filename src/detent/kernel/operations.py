@@ -118,6 +118,7 @@ class Settle(Operation):
     unless_canceled: bool = False  # of a canceled run that has something to undo: not yet
     run_graph: Any = None  # of a node: the kernel's RunGraph, by which its run continues
     successor: Successor | None = None  # the run continues as a new one
+    hands_slot_on: bool = True  # the worker has not given its slot to another execution yet
     about: Claimed | None = None  # the execution, for events
 
 

@@ -135,7 +135,7 @@ class Store(
                 line, lambda tx: batches.apply(tx, operations, helpers_wanted=helpers_wanted)
             )
         settles = [op.ends if isinstance(op, Decide) else op for op in operations]
-        ending = sum(isinstance(op, Settle) and op.worker == slots.id for op in settles)
+        ending = sum(isinstance(op, Settle) and op.worker == slots.id and op.hands_slot_on for op in settles)
         slot_offer = SlotOffer(slots, ending)
         try:
             return self._write_batch(

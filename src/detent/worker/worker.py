@@ -33,6 +33,7 @@ from .projector import Projector
 from .registration import new_row
 from .reports import WorkerReports
 from .scheduler import Duties, Scheduler
+from .slots import WorkerSlots
 from .unlimited import UnlimitedQueues
 from .upkeep import Upkeep
 
@@ -59,7 +60,6 @@ class Worker:
     ) -> None:
         self._services = services
         self._queues = list(queues)
-        self._concurrency = concurrency
         self._grace = grace
         self._max_recoveries = max_recoveries
         self._reports = WorkerReports(services)
@@ -73,8 +73,8 @@ class Worker:
         self._idle = threading.Condition(self._guard)
         self._backlog = True
         self._claiming = False
-        self._begun = 0  # executions that occupy a slot
-        self._in_flight: dict[str, float] = {}  # leases not delivered yet: their tokens, and since when
+        self._slots = WorkerSlots(concurrency, overlapping=services.store.driver.writing is None)
+        self._frees_slot = self._free_slot  # the same object for all executions
         self._doubt = False  # the database may say that we hold something which does not run here
         self._claim_cursor = ClaimCursor()
         self.limited = LimitedQueues(services, queues)
@@ -113,11 +113,6 @@ class Worker:
     @property
     def id(self) -> str:
         return self._row.id
-
-    @property
-    def _free(self) -> int:
-        """Slots that are neither occupied nor promised; negative where one is handed on before its end."""
-        return self._concurrency - self._begun - len(self._in_flight)
 
     def register(self) -> None:
         """Make the worker known to others.  Can be called again after an error."""
@@ -190,7 +185,7 @@ class Worker:
 
     def saturated(self) -> bool:
         """Whether other processes should take what becomes ready now."""
-        return self._free <= 0 or self._draining or self._drained
+        return self._slots.free <= 0 or self._draining or self._drained
 
     @property
     def drained(self) -> bool:
@@ -216,7 +211,7 @@ class Worker:
         if not self.projector.settled_down() or not self.scheduler.settled_down():
             return False
         with self._guard:
-            busy = self._running or self._free < self._concurrency or self._claiming
+            busy = self._running or self._slots.free < self._slots.number or self._claiming
             busy = busy or self._claim_cursor.skipped  # the next heartbeat makes up for it
             return not busy and not self._poked.is_set() and (self._drained or not self._backlog)
 
@@ -225,18 +220,17 @@ class Worker:
     def reserve(self, job: str, queue: str, *, handed_on: bool = False) -> Lease | None:
         """A slot, or (`handed_on`) that of an execution which ends in the same commit."""
         with self._guard:
-            full = (self._free <= 0 and not handed_on) or self._drained
+            full = (self._slots.free <= 0 and not handed_on) or self._drained
             if full or self._draining or queue in self.limited.names or not self.serves(job, queue):
                 self._backlog = True
                 return None
             lease = Lease(worker=self._row.id, token=self._token())
-            self._in_flight[lease.token] = time.monotonic()
+            self._slots.promise(lease.token)
             return lease
 
     def give_back(self, tokens: Iterable[str]) -> None:
         with self._guard:
-            for token in tokens:
-                self._in_flight.pop(token, None)
+            self._slots.take_back(tokens)
             wanted = self._backlog
         if wanted:  # what found no slot meanwhile
             self._poked.set()
@@ -258,7 +252,9 @@ class Worker:
         A caller that was interrupted on that way does not deliver: after a while the lease is forgotten.
         """
         now = time.monotonic()
-        self.give_back([token for token, since in self._leases() if now - since > FORGOTTEN_AFTER])
+        with self._guard:
+            promised = list(self._slots.promised.items())
+        self.give_back([token for token, since in promised if now - since > FORGOTTEN_AFTER])
         worker, known = self.id, self._known()
         held = self._services.store.held_tokens(worker)
         stray = held - known - self._known()
@@ -272,11 +268,7 @@ class Worker:
 
     def _known(self) -> set[str]:
         with self._guard:
-            return self._running.keys() | self._in_flight.keys()
-
-    def _leases(self) -> list[tuple[str, float]]:
-        with self._guard:
-            return list(self._in_flight.items())
+            return self._running.keys() | self._slots.promised.keys()
 
     def deliver(self, claimed: Sequence[Claimed], journals: dict[str, list[Step]] | None = None) -> None:
         """Begin to execute what is leased to us; each holds a slot already.
@@ -307,12 +299,14 @@ class Worker:
         try:
             work = work_of(self._services, item, steps)
             with self._guard:
-                if item.token not in self._in_flight:  # forgotten meanwhile, and perhaps handed back
+                if item.token not in self._slots.promised:  # forgotten meanwhile, and perhaps handed back
                     self._doubt = True
                     return None
                 self._running[item.token] = work
-                del self._in_flight[item.token]
-                self._begun, work.delivery = self._begun + 1, "delivered"
+                self._slots.occupy(item.token)
+                work.delivery = "delivered"
+                if work.is_async:
+                    work.free_slot = self._frees_slot
                 if self._draining:  # it was being claimed when we were told to stop
                     work.interrupt = "draining"
             if not work.is_async:
@@ -332,9 +326,8 @@ class Worker:
                 if work.delivery == "begun":  # the delivering thread was interrupted after that
                     return
                 del self._running[item.token]
-                if work.delivery == "delivered":
-                    self._begun -= 1
-            self._in_flight.pop(item.token, None)
+            self._slots.vacate(item.token)
+            self._slots.take_back([item.token])
         self._doubt = True
 
     def _begins(self, work: MainFrame | Work) -> bool:
@@ -346,7 +339,7 @@ class Worker:
                 work.delivery = "begun"
                 return True
             del self._running[work.claimed.token]
-            self._begun -= 1
+            self._slots.vacate(work.claimed.token)
         self._services.threads.submit(partial(self.limited.hand_back, work.claimed, self.poke))
         return False
 
@@ -393,18 +386,35 @@ class Worker:
         if not self._draining and not isinstance(error, asyncio.CancelledError):
             break_off(self._services, work, error)
 
-    def _done(self, work: MainFrame | Work) -> None:
+    def _free_slot(self, work: MainFrame | Work) -> bool:
+        """Its code has ended: another execution may begin while this end is committed (slots.py)."""
+        if work.claimed.queue in self.limited.names:  # limits count it until its end is committed
+            return False
         with self._guard:
-            self._running.pop(work.claimed.token, None)
+            wanted = self._wants_slot()
+            freed = self._slots.end_early(work.claimed.token)
+        if freed and wanted:
+            self._poked.set()
+        return freed
+
+    def _done(self, work: MainFrame | Work) -> None:
+        token, wanted = work.claimed.token, False
+        with self._guard:
+            self._running.pop(token, None)
             if work.claimed.queue in self.limited.names:
                 self._backlog = True  # another execution of that queue may begin now
-            # Without a free slot the dispatcher did not wait for timers.
-            wanted = self._backlog or (self._free <= 0 and self._due.at is not None)
-            self._begun -= 1
+            if self._slots.occupied_by(token):
+                wanted = self._wants_slot()
+            self._slots.vacate(token)
             if not self._running:
                 self._idle.notify_all()
         if wanted:
             self._poked.set()
+
+    def _wants_slot(self) -> bool:
+        """Whether the dispatcher has a use for a slot that comes free."""
+        # Without a free slot the dispatcher did not wait for timers.
+        return self._backlog or (self._slots.free <= 0 and self._due.at is not None)
 
     # The dispatcher
 
@@ -416,7 +426,7 @@ class Worker:
             with self._guard:
                 self._poked.clear()
                 due = any(moment <= self._services.clock.now() for moment in self._moments())
-                wanted = (self._backlog or due) and self._free > 0 and not self._drained
+                wanted = (self._backlog or due) and self._slots.free > 0 and not self._drained
                 deadline = None if self._drained else self._deadline.at
                 overdue = deadline is not None and deadline <= self._services.clock.now()
                 self._claiming = wanted or overdue
@@ -439,7 +449,7 @@ class Worker:
         """The next timer, and the next deadline; without a free slot, a timer cannot begin anyway."""
         if self._drained:
             return None
-        due = min(self._moments(), default=None) if self._free > 0 else None
+        due = min(self._moments(), default=None) if self._slots.free > 0 else None
         return min((moment for moment in (due, self._deadline.at) if moment is not None), default=None)
 
     def _moments(self) -> list[int]:
@@ -455,7 +465,7 @@ class Worker:
         def token() -> str:
             with self._guard:
                 tokens.append(self._token())
-                self._in_flight[tokens[-1]] = time.monotonic()
+                self._slots.promise(tokens[-1])
             return tokens[-1]
 
         now = self._services.clock.now()
@@ -478,12 +488,12 @@ class Worker:
 
     def _claim(self) -> None:
         """Claim as many as fit, and learn when to look again."""
-        if 0 < self._free < self._concurrency // 4:
+        if 0 < self._slots.free < self._slots.number // 4:
             time.sleep(GATHER)
         with self._guard:
-            room = max(self._free, 0)
+            room = max(self._slots.free, 0)
             tokens = [self._token() for _ in range(room)]
-            self._in_flight |= dict.fromkeys(tokens, time.monotonic())
+            self._slots.promise(*tokens)
             self._backlog = False
         claimed: list[Claimed] = []
         begun = time.perf_counter()
@@ -506,7 +516,7 @@ class Worker:
         if len(claimed) < room and self._unlimited.look():
             self._unlimited.wait(self._poked)
             self._backlog = True
-        if self._backlog and self._free > 0:
+        if self._backlog and self._slots.free > 0:
             self._poked.set()
 
     def _look_after_doubt(self) -> None:
