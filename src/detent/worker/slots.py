@@ -51,7 +51,7 @@ class WorkerSlots:
 
     def end_early(self, token: str) -> bool:
         """Free the slot of an execution whose code has ended; False if too many ends are being committed."""
-        if len(self._ending) >= self._most_ending:
+        if token not in self._ending and len(self._ending) >= self._most_ending:
             return False
         self._ending.add(token)
         self._occupied.discard(token)
