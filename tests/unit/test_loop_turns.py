@@ -84,8 +84,8 @@ class Batch:
             assert not set(done) & set(self.wire.store.committed), "committed twice"
             self.wire.store.committed += done
         self.error = error
-        self.landed.set()
         self.wire.theirs.send(b"!")
+        self.landed.set()  # last: from here on, the test may end and close the wire
 
     def arrived(self) -> bool:
         if not self.landed.is_set():
