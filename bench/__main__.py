@@ -35,9 +35,8 @@ def main() -> None:
         "--page",
         metavar="FILE",
         type=Path,
-        nargs="?",
-        const=Path(),
-        help="write docs/benchmarks.md from results",
+        nargs="*",
+        help="write docs/benchmarks.md from the latest results, or from these: the best of all",
     )
     options = parser.parse_args()
     if options.list:
@@ -47,7 +46,7 @@ def main() -> None:
     elif options.page is not None:
         from .page import write_page
 
-        print(f"written to {write_page(None if options.page == Path() else options.page)}")
+        print(f"written to {write_page(options.page)}")
     else:
         _measure(options)
 

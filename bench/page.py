@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import plots, soak
-from .results import RESULTS
+from .results import RESULTS, merged
 from .table import COMPARED_WITH, ordered, ratio
 from .targets import behind, missed
 
@@ -41,12 +41,12 @@ the start may be included. Memory is the sum of the peaks of the client's proces
 """
 
 
-def write_page(source: Path | None) -> Path:
-    """From this file, or from the latest."""
-    found = source or max(RESULTS.glob("2*.json"), default=None)
-    if found is None:
+def write_page(sources: list[Path]) -> Path:
+    """From these files, of which the first has everything, or from the latest."""
+    found = sources or sorted(RESULTS.glob("2*.json"))[-1:]
+    if not found:
         raise SystemExit("no results yet: run python -m bench first")
-    document = json.loads(found.read_text())
+    document = merged([json.loads(file.read_text()) for file in found])
     folder = DOCS / "benchmarks"
     folder.mkdir(exist_ok=True)
     for old in folder.glob("bars-*.svg"):
@@ -64,7 +64,6 @@ def _shapes(rows: list[Row]) -> list[str]:
 def _head(document: dict[str, Any]) -> str:
     machine, rows = document["machine"], document["rows"]
     processor = machine.get("processor") or "unknown processor"
-    settings = document.get("settings", {})
     versions = [f"| {name} | {text} |" for name, text in sorted(document.get("versions", {}).items())]
     return "\n".join(
         [
@@ -74,7 +73,7 @@ def _head(document: dict[str, Any]) -> str:
             " yours; `python -m bench --page` writes this page from the results.",
             "",
             f"Measured {document['at'][:10]} on {machine['cores']} cores ({processor}), {machine['system']},"
-            f" Python {machine['python']}; best of {settings.get('repeat', '?')}.",
+            f" Python {machine['python']}; {_repeats(document['repeats'])}.",
             "",
             "## Where other systems are better",
             "",
@@ -94,6 +93,13 @@ def _head(document: dict[str, Any]) -> str:
             *_absent(rows),
         ]
     )
+
+
+def _repeats(repeats: dict[str, int]) -> str:
+    """How often each shape was measured, with all of its systems."""
+    usual = min(repeats.values())
+    more = [f"of {number} for {shape}" for shape, number in repeats.items() if number != usual]
+    return f"best of {usual}" + (f" ({', '.join(more)})" if more else "")
 
 
 def _list(sentences: list[str], otherwise: str) -> list[str]:

@@ -62,6 +62,31 @@ class Results:
         return path
 
 
+def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several runs of the benchmark as one: the first, with what a later one has measured better."""
+    first, *others = documents
+    rows = {_key(row): row for row in first["rows"]}
+    repeats = dict.fromkeys((row["shape"] for row in first["rows"]), first["settings"]["repeat"])
+    for document in others:
+        for row in document["rows"]:
+            known = rows.get(_key(row))
+            if known is None or _is_better_row(row, known):
+                rows[_key(row)] = row
+        for shape in {row["shape"] for row in document["rows"]}:
+            repeats[shape] = repeats.get(shape, 0) + document["settings"]["repeat"]
+    return first | {"rows": list(rows.values()), "repeats": repeats}
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["shape"], row["database"], row["system"], row["unit"]
+
+
+def _is_better_row(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if one["value"] is None or other["value"] is None:
+        return other["value"] is None and one["value"] is not None
+    return bool(one["value"] > other["value"] if one["better"] == "higher" else one["value"] < other["value"])
+
+
 def _own(figure: Figure) -> list[float]:
     return [] if figure.value is None else [figure.value]
 

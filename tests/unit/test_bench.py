@@ -13,7 +13,7 @@ from bench.catalogue import COMPARED, SHAPES, SYSTEMS, known
 from bench.metering import Counters
 from bench.peers.protocol import Figure
 from bench.peers.venvs import VERSIONS, pins
-from bench.results import Results
+from bench.results import Results, merged
 from bench.table import ordered, ratio
 
 ADAPTERS = VERSIONS.parent
@@ -91,15 +91,24 @@ def test_the_page_admits_where_a_peer_is_ahead_and_what_misses_its_target(
     results = tmp_path / "results.json"
     rows = [row("detent", 5_000.0), row("quick", 6_000.0), row("slow|one", None, reason="not | installed")]
     machine = {"cores": 2, "python": "3.11", "system": "Linux", "processor": None}
-    results.write_text(json.dumps({"at": "2026-01-01T00:00", "machine": machine, "rows": rows}))
+    document = {"at": "2026-01-01T00:00", "machine": machine, "rows": rows, "settings": {"repeat": 1}}
+    results.write_text(json.dumps(document))
     monkeypatch.setattr(page, "DOCS", tmp_path)
     monkeypatch.setattr(soak, "RESULTS", tmp_path)
-    text = page.write_page(results).read_text()
+    text = page.write_page([results]).read_text()
     assert "quick on postgres is 1.20 times as good as Detent" in text
     assert "500 x 5 steps on postgres: 5,000 steps/s; the target is at least 20,000" in text
     assert "not / installed" in text
     for plot in (tmp_path / "benchmarks").glob("*.svg"):
         ElementTree.parse(plot)
+
+
+def test_shapes_that_were_measured_again_show_the_best_of_all() -> None:
+    first = {"rows": [row("detent", 10.0), row("quick", 20.0)], "settings": {"repeat": 1}}
+    again = {"rows": [row("detent", 30.0), row("quick", 15.0)], "settings": {"repeat": 2}}
+    found = merged([first, again])
+    assert [(each["system"], each["value"]) for each in found["rows"]] == [("detent", 30.0), ("quick", 20.0)]
+    assert found["repeats"] == {row("detent", 1.0)["shape"]: 3}
 
 
 def test_a_limit_is_no_peer_that_detent_is_behind() -> None:
