@@ -24,8 +24,9 @@ SERVER = {
 METHOD = """\
 Each measurement runs in its own process on a new, empty database. Rounds, shapes and systems are
 interleaved: in each round, every system runs a shape before the next shape begins. The best of the repeats
-counts, because other load on a machine can only slow a measurement down. Set-up, migrations and a first
-warm-up run are not measured.
+counts, because other load on a machine can only slow a measurement down. The speed of a shared machine may
+change between two shapes, so compare systems within a shape. Set-up, migrations and a first warm-up run are
+not measured.
 
 Durability is the same for all: PostgreSQL and MariaDB with the settings of a new installation (`fsync` and
 `synchronous_commit` on), SQLite in WAL mode with `synchronous=FULL` for Detent and with the peer's own
@@ -98,8 +99,8 @@ def _head(document: dict[str, Any]) -> str:
 def _repeats(repeats: dict[str, int]) -> str:
     """How often each shape was measured, with all of its systems."""
     usual = min(repeats.values())
-    more = [f"of {number} for {shape}" for shape, number in repeats.items() if number != usual]
-    return f"best of {usual}" + (f" ({', '.join(more)})" if more else "")
+    more = [f"{shape} ({number})" for shape, number in repeats.items() if number != usual]
+    return f"best of {usual}" + (f", with more repeats of these: {'; '.join(more)}" if more else "")
 
 
 def _list(sentences: list[str], otherwise: str) -> list[str]:
