@@ -30,7 +30,18 @@ from detent.events import (
     WorkerEvent,
     WorkerUp,
 )
-from tests.functions.world import Apps, Gate, Seen, crash, failure, reap, result, wait_for, wait_parked
+from tests.functions.world import (
+    Apps,
+    Gate,
+    Seen,
+    crash,
+    failure,
+    reap,
+    received,
+    result,
+    wait_for,
+    wait_parked,
+)
 
 SHORTLY = timedelta(milliseconds=1)
 
@@ -134,7 +145,7 @@ def test_what_an_event_reports_is_durable_when_it_is_received(apps: Apps) -> Non
     runs[2].pause()
     result(runs[0])
     failure(runs[1])
-    assert app.engine.observer.flush(20)
+    received(app)
     assert [states[run.id] for run in runs] == [["finished"], ["failed"], ["paused"]]
 
 
@@ -223,7 +234,7 @@ def test_spawned_steps_and_transactional_steps_are_reported(apps: Apps) -> None:
     app = apps(spawning, flaky, debit)
     seen = subscribed(app, ExecutionEvent)
     assert result(app.start(spawning)) == 13
-    app.engine.observer.flush(20)
+    received(app)
     told = [(event.node, event.kind, event.attempt, event.outcome) for event in seen.of(ExecutionEnded)]
     assert told[:2] == [("flaky", "step", 2, "success"), ("debit", "step", 1, "success")]
     assert [(node, outcome) for node, _, _, outcome in told[2:]] == [
@@ -341,7 +352,7 @@ def test_a_subscriber_that_raises_disturbs_no_run(apps: Apps, caplog: pytest.Log
     seen = subscribed(app, RunFinished)
     assert result(app.start(flow)) == 3
     seen.wait(1, RunFinished)
-    app.engine.observer.flush(20)
+    received(app)
     told = [record for record in caplog.records if "broken" in record.message]
     assert len(told) == 1
 
@@ -351,7 +362,7 @@ def test_a_subscriber_may_use_the_app(apps: Apps) -> None:
     started: list[detent.Run[Any]] = []
     app.subscribe(lambda event: started.append(app.start(flow)), events=(RunFailed,))
     failure(app.start(failing))
-    app.engine.observer.flush(20)
+    received(app)
     assert [result(run) for run in started] == [3]
 
 
@@ -370,7 +381,7 @@ def test_runs_that_exist_already_are_not_reported_as_started(apps: Apps) -> None
     app.options(id="one").start(waiting)
     app.options(id="one").start(waiting)
     app.start_many(waiting, [(), ()])
-    app.engine.observer.flush(20)
+    received(app)
     assert len(seen.events) == 3
 
 

@@ -54,6 +54,17 @@ def result(run: detent.Run[Any]) -> Any:
     return run.result(timeout=PATIENCE)
 
 
+def received(app: detent.App) -> None:
+    """Return when subscribers have received what the app's worker has done.
+
+    A result does not say so: its waiter may have read it before the thread that committed it reports it.
+    """
+    worker = app.engine.worker
+    if worker is not None:
+        eventually(worker.settled_down, "the worker has nothing to do")
+    assert app.engine.observer.flush(PATIENCE)
+
+
 def state(run: detent.Run[Any]) -> str:
     return run.refresh().state
 
