@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..execution.services import Services
@@ -63,15 +63,20 @@ class LimitedQueues:
     ) -> list[Claimed]:
         """Claim from all queues: those without limits by `otherwise`, in a random order with the others."""
         names = self.names
+
+        def unlimited(queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
+            claimed = otherwise(queues, tokens)
+            return self._without(self.names - names, claimed)
+
         if not names:
-            return otherwise(queues, tokens)
+            return unlimited(queues, tokens)
         others = [queue for queue in queues if queue not in names]
 
         def permitted(queues: Sequence[str], tokens: Sequence[str]) -> list[Claimed]:
             counted = Counter(work.claimed.queue for work in running())
             return self._claim(worker, queues, tokens, counted)
 
-        ways: list[tuple[Claim, Sequence[str]]] = [(permitted, sorted(names)), (otherwise, others)]
+        ways: list[tuple[Claim, Sequence[str]]] = [(permitted, sorted(names)), (unlimited, others)]
         random.shuffle(ways)
         claimed: list[Claimed] = []
         for way, some in ways:
@@ -79,6 +84,13 @@ class LimitedQueues:
             if some and left:
                 claimed += way(some, left)
         return claimed
+
+    def _without(self, limited: Collection[str], claimed: list[Claimed]) -> list[Claimed]:
+        """Hand back what was claimed from queues that were paused or limited here since the claim began."""
+        late = [item for item in claimed if item.queue in limited]
+        if late:
+            self._services.store.release(late)
+        return [item for item in claimed if item.queue not in limited] if late else claimed
 
     def _claim(
         self, worker: str, queues: Sequence[str], tokens: Sequence[str], running: Mapping[str, int]
