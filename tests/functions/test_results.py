@@ -89,7 +89,7 @@ def test_the_first_error_is_raised_while_other_runs_go_on(apps: Apps) -> None:
     runs = [app.start(waits, 1), app.start(square, 2), app.start(fails, 3)]
     with pytest.raises(ValueError, match="not 3"):
         app.results(runs, timeout=PATIENCE)
-    assert runs[0].refresh().state == "ready"
+    assert runs[0].refresh().state in ("performing", "ready")  # it may not wait for its message yet
     assert not app.engine.waiters._waiting  # nothing is left behind
     runs[0].send("go")
     assert result(runs[0]) == 1

@@ -136,8 +136,10 @@ def recoveries(evidence: Evidence) -> list[float]:
     """Seconds, sorted.
 
     Where processes were killed: from the death to the moment at which a body that it interrupted runs
-    again, one sample for each such body.  Elsewhere: from the end of the fault to the next result that some
-    workflow received, which proves a commit, one sample for each fault.
+    again, one sample for each such body.  If the next worker that took it over was killed before the body
+    began, the sample has both takeovers: with many kills a second, it is not the time of one.
+    Elsewhere: from the end of the fault to the next result that some workflow received, which proves a
+    commit, one sample for each fault.
     """
     if evidence.killed:
         return sorted(_interrupted(evidence))
