@@ -1,6 +1,6 @@
 """The slots of a worker (worker/slots.py)."""
 
-from detent.worker.slots import WorkerSlots
+from detent.worker.slots import FEW, WorkerSlots
 
 
 def test_a_slot_is_promised_then_occupied_then_free() -> None:
@@ -45,3 +45,21 @@ def test_an_end_keeps_its_slot_where_there_is_one_or_where_claims_wait_for_commi
         slots.occupy("a")
         assert not slots.end_early("a")
         assert slots.free == slots.number - 1
+
+
+def test_a_claim_asks_for_a_few_until_there_are_many() -> None:
+    slots = WorkerSlots(100, overlapping=True)
+    assert slots.room() == FEW
+    slots.found(FEW)
+    assert slots.room() == 100
+    slots.found(FEW - 1)
+    assert slots.room() == FEW
+
+
+def test_a_claim_never_asks_for_more_than_there_are_slots() -> None:
+    slots = WorkerSlots(2, overlapping=True)
+    slots.found(FEW)
+    slots.promise("a")
+    assert slots.room() == 1
+    slots.promise("b", "c")  # handed on before its end
+    assert slots.room() == 0

@@ -16,6 +16,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+FEW = 8  # executions that a claim asks for when there is little to do
+
 
 class WorkerSlots:
     """The slots of one worker."""
@@ -26,6 +28,7 @@ class WorkerSlots:
         self.promised: dict[str, float] = {}  # tokens, and since when
         self._occupied: set[str] = set()
         self._ending: set[str] = set()
+        self._many = False  # the last claim found more than a few
         # A worker with one slot is to execute one run after the other.
         self._most_ending = number if overlapping and number > 1 else 0
 
@@ -33,6 +36,17 @@ class WorkerSlots:
     def free(self) -> int:
         """Negative where a slot is handed on before the end of the execution that occupies it."""
         return self.number - len(self._occupied) - len(self.promised)
+
+    def room(self) -> int:
+        """How many the next claim may take: all that fit, or only a few if the last claim found fewer.
+
+        Each needs a token.  For a hundred, that takes longer than anything else in a claim that finds one.
+        """
+        return max(self.free if self._many else min(self.free, FEW), 0)
+
+    def found(self, number: int) -> None:
+        """A claim has found so many."""
+        self._many = number >= FEW
 
     def promise(self, *tokens: str) -> None:
         self.promised |= dict.fromkeys(tokens, time.monotonic())

@@ -18,6 +18,7 @@ from ..stores.claim_cursor import ClaimCursor
 from .next_moment import NextMoment
 
 FIRST_WAIT = 0.002  # seconds until the next claim; most transactions are over by then
+BEGINNING = 0.002  # seconds for what was claimed to begin
 LONGEST_WAIT = 0.25  # while another transaction keeps something locked
 
 
@@ -46,8 +47,13 @@ class UnlimitedQueues:
             timers=due is not None and due <= now,
         )
 
-    def look(self) -> bool:
-        """Learn when the next timer is due; return whether the claim has left something."""
+    def look(self, poked: threading.Event, *, busy: bool) -> bool:
+        """Learn when the next timer is due; return whether the claim has left something.
+
+        `busy`: something was claimed.  It begins on another thread, which the look would hold up.
+        """
+        if busy:
+            poked.wait(BEGINNING)
         mark = self._due.look()
         queues, self._queues = self._queues, ()  # the next claim may be from limited queues only
         due, left = self._services.store.next_work(

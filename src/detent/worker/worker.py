@@ -491,7 +491,7 @@ class Worker:
         if 0 < self._slots.free < self._slots.number // 4:
             time.sleep(GATHER)
         with self._guard:
-            room = max(self._slots.free, 0)
+            room = self._slots.room()
             tokens = [self._token() for _ in range(room)]
             self._slots.promise(*tokens)
             self._backlog = False
@@ -510,10 +510,11 @@ class Worker:
             raise
         finally:
             self.give_back(set(tokens) - {item.token for item in claimed})
+            self._slots.found(len(claimed))
             if len(claimed) == room:  # as many as asked for: there may be more
                 self._backlog = True
         self.deliver(claimed, journals)
-        if len(claimed) < room and self._unlimited.look():
+        if len(claimed) < room and self._unlimited.look(self._poked, busy=bool(claimed)):
             self._unlimited.wait(self._poked)
             self._backlog = True
         if self._backlog and self._slots.free > 0:
