@@ -342,13 +342,13 @@ def test_the_ends_of_many_runs_are_read_at_once(store: Store) -> None:
 
 def test_watching_twice_changes_nothing(store: Store) -> None:
     one(store, start())
-    assert [store.ends(["run"], watch=["run", "run", "nowhere"]) for _ in range(2)] == [[], []]
+    assert [store.watch(["run", "run", "nowhere"], among=["run"]) for _ in range(2)] == [[], []]
 
 
 def test_a_watcher_either_sees_the_end_or_is_told_of_it(store: Store, rival: Store) -> None:
     main = executing(store)
     with held_open(store, settling(main, result="1")):
-        attempt = Attempt(lambda: rival.ends(["run"], watch=["run"]))
+        attempt = Attempt(lambda: rival.watch(["run"], among=["run"]))
         is_seen_waiting(attempt, store)
     assert attempt.result() == [("run", RunEnd(state="finished", result="1"))]
 

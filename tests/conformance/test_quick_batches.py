@@ -149,34 +149,35 @@ def test_a_batch_of_a_worker_declared_dead_ends_and_records_nothing(
     assert [state_of(store, run) for run in ("one", "two", "three")] == ["ready"] * 3
 
 
-def test_the_end_of_a_run_that_another_process_waits_for_notifies_it(
-    store: Store, mixed: list[Operation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.ends(["two"], watch=["two"])
-    told: list[str] = []
-    monkeypatch.setattr(type(store.driver), "notify", lambda self, tx, payload: told.append(payload))
-    store.apply(mixed[1:2])
-    assert told == []
-    assert store.apply(mixed[2:]).answers[0].verdict is Verdict.APPLIED
-    assert len(told) == 1
-    assert store.run("two").state == "finished"
-
-
-def test_the_end_of_a_run_that_a_node_of_another_waits_for_goes_the_long_way(
-    store: Store, mixed: list[Operation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with store._writer.transaction() as tx:
-        tx.run("UPDATE detent_runs SET watched = 2 WHERE id = 'two'")
-    long: list[Sequence[Operation]] = []
+@pytest.fixture
+def long(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Operation]:
+    """The operations that go the long way."""
+    found: list[Operation] = []
     slowly = type(store)._slowly
 
     def noted(self: Store, operations: Sequence[Operation], *rest: Any) -> Applied:
-        long.append(operations)
+        found.extend(operations)
         return slowly(self, operations, *rest)
 
     monkeypatch.setattr(type(store), "_slowly", noted)
+    return found
+
+
+def test_the_end_of_a_run_that_another_process_waits_for_needs_no_long_way(
+    store: Store, mixed: list[Operation], long: list[Operation]
+) -> None:
+    store.watch(["two"], among=[])
     assert store.apply(mixed).answers[2].verdict is Verdict.APPLIED
-    assert mixed[2] in long[0]
+    assert (long, store.run("two").state) == ([], "finished")
+
+
+def test_the_end_of_a_run_that_a_node_of_another_waits_for_goes_the_long_way(
+    store: Store, mixed: list[Operation], long: list[Operation]
+) -> None:
+    with store._writer.transaction() as tx:
+        tx.run("UPDATE detent_runs SET watched = 2 WHERE id = 'two'")
+    assert store.apply(mixed).answers[2].verdict is Verdict.APPLIED
+    assert mixed[2] in long
 
 
 def test_an_id_that_is_taken_refuses_the_whole_batch(store: Store, mixed: list[Operation]) -> None:

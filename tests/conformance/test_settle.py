@@ -339,15 +339,3 @@ def test_one_lost_lease_among_many_ends_is_answered_as_stale(store: Store) -> No
     answers = store.apply(ends).answers
     assert verdicts(answers) == [Verdict.APPLIED, Verdict.STALE, Verdict.APPLIED]
     assert store.run(rows[1].run_id).state == "ready"
-
-
-def test_the_end_of_a_run_that_another_process_watches_is_told(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claimed = executing(store)
-    store.ends(["run"], watch=["run"])
-    told: list[str] = []
-    monkeypatch.setattr(store.driver, "notify", lambda tx, payload: told.append(payload))
-    answer = one(store, settling(claimed))
-    assert (answer.verdict, store.run("run").state) == (Verdict.APPLIED, "finished")
-    assert any("run" in payload for payload in told)

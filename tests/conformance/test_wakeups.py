@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -95,14 +96,30 @@ def test_a_start_meant_for_others_wakes_them_whoever_else_has_time(store: Store,
     assert hearing.result()
 
 
-def test_the_end_of_a_watched_run_is_told(store: Store, listener: Listener) -> None:
+@pytest.mark.parametrize("waited", [True, False], ids=["waited", "straight"])  # two ways to write an end
+def test_the_end_of_a_watched_run_is_told(store: Store, listener: Listener, waited: bool) -> None:
     main = executing(store)
-    store.ends([], watch=["run"])
+    store.watch(["run"], among=[])
     hearing = hear(listener)
     is_listening(store, hearing)
-    store.apply([settling(main)])
+    store.apply([settling(main, waited=waited)])
     [payload] = hearing.result()
-    assert payload == "" or json.loads(payload)["runs"] == ["run"]
+    assert payload == "" or json.loads(payload).get("runs", ["run"]) == ["run"]
+
+
+def test_the_end_of_a_run_that_nobody_watches_is_told_to_nobody(store: Store, rival: Store) -> None:
+    if store.dialect == "sqlite":  # there, a process also sees that the file has changed
+        return
+    unwatched, watched = executing(store, "a"), executing(store, "b")
+    store.watch(["b"], among=[])
+    with closing(rival.driver.listener()) as listener:  # after the starts, which are told, too
+        hearing = hear(listener)
+        is_listening(store, hearing)
+        store.apply([settling(unwatched, waited=False)])
+        time.sleep(0.2)
+        assert not hearing.done
+        store.apply([settling(watched, waited=False)])
+        assert hearing.result()
 
 
 @pytest.mark.parametrize("verb", ["cancel", "resume"])

@@ -51,6 +51,7 @@ class Waiter:
         "run_id",
         "wake",
         "wants_pauses",
+        "watched",
     )
 
     def __init__(
@@ -73,6 +74,7 @@ class Waiter:
         self.ours = ours  # our own worker may well be the one that ends it
         # How often the database was asked; a run that was just started here is known not to be over.
         self.looked = int(ours and fresh)
+        self.watched = False  # other processes notify us of its end
         self.next: Waiter | None = None  # another one for the same run
 
     def end(self, end: RunEnd) -> RunEnd:
@@ -143,19 +145,26 @@ class Waiters:
                 self._forget(waiter)
 
     def ended(self, ends: Sequence[tuple[str, RunEnd]]) -> None:
-        """Runs ended, or paused, as this process knows first."""
+        """Runs ended, or paused, as this process knows first.
+
+        A pause is not final: the run may have been resumed before we hear of it here, and a waiter that
+        came after that must not be told.  So its waiters only look.
+        """
         told: list[tuple[Waiter, RunEnd]] = []
         with self._guard:
             for run_id, end in ends:
                 if end.continued_as is not None:
                     self._follow(run_id, end.continued_as)
                     continue
+                if end.state == RunState.PAUSED:
+                    self._look_again(run_id)
+                    continue
                 if end.state == RunState.FINISHED and len(end.result or "") <= LARGEST_KEPT:
                     self._finished[run_id] = end
                     if len(self._finished) > KEPT:
                         self._finished.popitem(last=False)
                 if run_id in self._waiting:
-                    for waiter in self._told(run_id, end):
+                    for waiter in self._told(run_id):
                         told.append((waiter, waiter.end(end)))
         _wake(told)
 
@@ -177,13 +186,30 @@ class Waiters:
         waiter.next = self._waiting.get(waiter.run_id)
         self._waiting[waiter.run_id] = waiter
 
-    def _told(self, run_id: str, end: RunEnd) -> list[Waiter]:
-        if end.state != RunState.PAUSED:
-            return list(_line(self._waiting.pop(run_id, None)))
-        told = [waiter for waiter in _line(self._waiting.get(run_id)) if waiter.wants_pauses]
-        for waiter in told:
-            self._forget(waiter)
-        return told
+    def _told(self, run_id: str) -> list[Waiter]:
+        return list(_line(self._waiting.pop(run_id, None)))
+
+    def _look_again(self, run_id: str) -> None:
+        for waiter in _line(self._waiting.get(run_id)):
+            if waiter.wants_pauses:
+                waiter.looked = 0
+                self._news.set()
+
+    def _paused(self, ends: Sequence[tuple[str, RunEnd]], asked: Sequence[Waiter]) -> None:
+        """Wake those that waited for a pause before these ends were read."""
+        paused = {run_id: end for run_id, end in ends if end.state == RunState.PAUSED}
+        told: list[tuple[Waiter, RunEnd]] = []
+        with self._guard:
+            for waiter in asked if paused else ():
+                end = paused.get(waiter.run_id)
+                if (
+                    end is not None
+                    and waiter.wants_pauses
+                    and waiter in _line(self._waiting.get(waiter.run_id))
+                ):
+                    self._forget(waiter)
+                    told.append((waiter, waiter.end(end)))
+        _wake(told)
 
     def _everyone(self) -> list[Waiter]:
         return [waiter for first in self._waiting.values() for waiter in _line(first)]
@@ -191,7 +217,7 @@ class Waiters:
     def _follow(self, run_id: str, continued_as: str) -> None:
         """The run was continued: its waiters wait for the run that continues it."""
         for waiter in list(_line(self._waiting.pop(run_id, None))):
-            waiter.run_id, waiter.looked = continued_as, 0
+            waiter.run_id, waiter.looked, waiter.watched = continued_as, 0, False
             self._wait(waiter)
             self._news.set()
 
@@ -221,26 +247,45 @@ class Waiters:
             asked = [w for w in self._everyone() if everybody or not w.looked]
         if not asked:
             return False
-        runs = {waiter.run_id for waiter in asked}
+        runs = sorted({waiter.run_id for waiter in asked})
         # To be told by others costs a write, so whatever our own worker may end soon is not watched yet;
         # nor is it as long as there is no other.  (One that has just come is found by looking.)
         alone = self._alone()
-        watch = {waiter.run_id for waiter in asked if not waiter.ours or (waiter.looked > 1 and not alone)}
+        unwatched = [
+            waiter
+            for waiter in asked
+            if not waiter.watched and (not waiter.ours or (waiter.looked > 1 and not alone))
+        ]
         for waiter in asked:
             waiter.looked += 1
-        self.ended(self._store.ends(sorted(runs), watch=sorted(watch)))
+        ends = self._ends(runs, unwatched)
+        self.ended([(run_id, end) for run_id, end in ends if end.state != RunState.PAUSED])
+        self._paused(ends, asked)
         if everybody:
-            self._look_for_removed(sorted(runs))
+            known = {run_id for run_id, _ in ends}
+            self._look_for_removed([run_id for run_id in runs if run_id not in known])
         return any(waiter.looked <= 1 for waiter in asked)
+
+    def _ends(self, runs: Sequence[str], unwatched: Sequence[Waiter]) -> list[tuple[str, RunEnd]]:
+        """Which of the runs are over or paused; from here on, others notify us of those not watched yet."""
+        if unwatched:
+            ends = self._store.watch([waiter.run_id for waiter in unwatched], among=runs)
+            if ends is not None:
+                for waiter in unwatched:
+                    waiter.watched = waiter.run_id not in self._expected  # else it may not be there yet
+                return ends
+        return self._store.ends(runs)
 
     def _look_for_removed(self, runs: Sequence[str]) -> None:
         """Wake the waiters of a run that retention or `app.delete()` has removed."""
+        if not runs:
+            return
         existing = self._store.existing(runs)
         with self._guard:
             for run_id in existing:
                 self._expected.pop(run_id, None)
             removed = [run for run in runs if run not in existing and run not in self._expected]
-            told = [(waiter, REMOVED) for run in removed for waiter in self._told(run, REMOVED)]
+            told = [(waiter, REMOVED) for run in removed for waiter in self._told(run)]
         _wake(told)
 
     def _warn_of_unserved(self) -> None:

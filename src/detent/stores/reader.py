@@ -10,7 +10,16 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import RunNotFound
-from ..kernel.rows import ExecutionRow, ExecutionState, HeartbeatReading, Message, RunRow, Step, WorkerRow
+from ..kernel.rows import (
+    ExecutionRow,
+    ExecutionState,
+    HeartbeatReading,
+    Message,
+    RunEnd,
+    RunRow,
+    Step,
+    WorkerRow,
+)
 from .base_store import BaseStore
 from .claim_cursor import ClaimCursor
 from .driver import batch, rows_to
@@ -40,6 +49,11 @@ class StoreReader(BaseStore):
         # On the other connections the planner is set never to sort.
         with self._reading(self._sorting if wanted.sorts else None) as tx:
             return listing.runs(tx, wanted)
+
+    def ends(self, runs: Sequence[str]) -> list[tuple[str, RunEnd]]:
+        """Those of the runs that are over or paused."""
+        with self._reading() as tx:
+            return ends_of(tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs])))
 
     def existing(self, runs: Sequence[str]) -> set[str]:
         """Those of the runs that are there."""
@@ -197,3 +211,7 @@ class StoreReader(BaseStore):
         """Those of the runs that may be removed, or could be if their parents were; reads only."""
         with self._reading() as tx:
             return retention.going_with(tx, parents, before=before)
+
+
+def ends_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, RunEnd]]:
+    return [(row[0], RunEnd(*row[1:])) for row in rows]

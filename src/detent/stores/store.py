@@ -14,19 +14,14 @@ from ..errors import AlreadyRunning, DatabaseUnavailable
 from ..kernel.decide import Decide
 from ..kernel.external_changes import Change, Resume
 from ..kernel.operations import Operation, Settle
-from ..kernel.rows import (
-    Claimed,
-    NewExecution,
-    RunEnd,
-    WorkerRow,
-)
+from ..kernel.rows import Claimed, NewExecution, RunEnd, WorkerRow
 from . import migrate as migrations
 from .batch import apply as batches
 from .batch import doubt
 from .batch.ways import leases_of, way_of
 from .claim_cursor import ClaimCursor
 from .driver import Line, SlotOffer, Slots, Trouble, Tx, Way, batch
-from .reader import StoreReader
+from .reader import StoreReader, ends_of
 from .verbs import claims, deadlines, graphs, retention
 from .verbs.chain_verbs import ChainVerbs
 from .verbs.deciders import DeciderVerbs
@@ -352,25 +347,24 @@ class Store(
         """Keep the graphs of classes, under their signatures; twice does nothing."""
         self.write(lambda tx: graphs.save(tx, texts))
 
-    def ends(self, runs: Sequence[str], *, watch: Sequence[str] = ()) -> list[tuple[str, RunEnd]]:
-        """Those of the runs that are over or paused; when those to `watch` end, other processes are notified.
+    def watch(self, runs: Sequence[str], among: Sequence[str]) -> list[tuple[str, RunEnd]] | None:
+        """Have other processes notify this one when these runs end; return the ends `among` more runs.
 
         Watching comes first: what ends after it notifies, what ended before it is seen.  Twice changes
-        nothing.
+        nothing.  None if a transaction that has not ended has locked one of the runs.
         """
-        if watch:
-            self._watch(batch([{"id": run} for run in sorted(set(watch))]))
-        with self._reading() as tx:
-            rows = tx.query(tx.sql.ends, rows=batch([{"id": run} for run in runs]))
-        return [(row[0], RunEnd(*row[1:])) for row in rows]
 
-    def _watch(self, rows: str) -> None:
+        def verb(tx: Tx) -> Callable[[], list[tuple[Any, ...]]]:
+            tx.send(tx.sql.watch_runs, rows=batch([{"id": run} for run in sorted(set(runs))]))
+            # Both go with the commit, in one round trip.
+            return tx.ask(tx.sql.ends, rows=batch([{"id": run} for run in among]))
+
         try:
-            self.write(lambda tx: tx.run(tx.sql.watch_runs, rows=rows), unless_blocked=True)
+            return ends_of(self.write(verb, unless_blocked=True)())
         except Exception as error:
             if not self.driver.blocked(error):
                 raise
-            # A transaction that has not ended holds one of them.  The waiting caller looks again anyway.
+            return None
 
     # Retention
 

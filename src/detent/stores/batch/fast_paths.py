@@ -136,11 +136,16 @@ def quick_batch(operations: Sequence[Operation]) -> Quick | None:
     )
 
 
+def is_plain_start(op: Start) -> bool:
+    """Whether it begins functions only, as far as one can tell without a look at each."""
+    if op.chosen or op.steps or op.graphs or op.ended or op.readiness or op.ends:
+        return False
+    return len(op.runs) <= MOST_STARTS
+
+
 def _beginnings_of(op: Start) -> list[Beginning] | None:
     """The functions that begin; None for any other start."""
-    if op.chosen or op.steps or op.graphs or op.ended or op.readiness or op.ends:
-        return None
-    if not op.runs or len(op.runs) != len(op.executions) or len(op.runs) > MOST_STARTS:
+    if not is_plain_start(op) or not op.runs or len(op.runs) != len(op.executions):
         return None
     if sum(len(run.input) for run in op.runs) > LARGEST_INPUTS:
         return None

@@ -111,9 +111,10 @@ SELECT (SELECT COUNT(*) FROM mains), (SELECT COUNT(*) FROM told)""")
 def end(dialect: PostgresDialect) -> str:
     """Ends of functions and of their runs, fenced, in one statement; answers which runs have ended.
 
-    Only runs that are ready, and that no other process watches: the others go the long way.  Runs are
-    locked first, in the order of their ids, as everywhere.  COALESCE keeps a planner, whose statistics know
-    of no execution in this state, from comparing all that execute with each end: it takes the primary key.
+    Only runs that are ready, and whose end no node of another run waits for: the others go the long way.
+    Notifies other processes if one of them waits for one of the runs.  Runs are locked first, in the order
+    of their ids, as everywhere.  COALESCE keeps a planner, whose statistics know of no execution in this
+    state, from comparing all that execute with each end: it takes the primary key.
     """
     return named_to_pyformat(f"""
 WITH alive AS MATERIALIZED (SELECT id FROM detent_workers WHERE id = :worker FOR KEY SHARE),
@@ -130,9 +131,9 @@ UPDATE detent_executions AS t
        finished_at = run.finished_at, ancestry_hash = NULL
   FROM run
  WHERE t.run_id = run.run_id AND t.node = run.node AND t.attempt = run.attempt
-   AND COALESCE(t.state, '') = 'executing' AND t.token = run.token AND run.was = 'ready' AND run.watched = 0
-RETURNING t.run_id, run.run_state, run.result, run.error, run.finished_at)
+   AND COALESCE(t.state, '') = 'executing' AND t.token = run.token AND run.was = 'ready' AND run.watched < 2
+RETURNING t.run_id, run.run_state, run.result, run.error, run.finished_at, run.watched)
 UPDATE detent_runs AS r
    SET state = ended.run_state, result = ended.result, error = ended.error, finished_at = ended.finished_at
   FROM ended WHERE r.id = ended.run_id
-RETURNING r.id""")
+RETURNING r.id, CASE ended.watched WHEN 1 THEN pg_notify(:channel, :payload) END""")

@@ -73,6 +73,7 @@ _RETRY = ("40", "55P03", "57014")
 _GONE = ("08", "57P", "53", "58", "25006", "25P03")
 _UNKNOWN = ("40003", "08007")  # the server itself does not know whether it committed
 _CHANNEL = "detent"
+_ENDED = '{"work":false}'  # the server sends it once, however many of the runs in a batch are waited for
 # A setting that lasts as long as its transaction marks that of a user's code.  The division fails where it
 # is gone, and with it the COMMIT that is sent in the same packet.
 _MARK = "SET LOCAL detent.marked = 'yes'"
@@ -358,7 +359,7 @@ class PostgresDriver(ServerDriver):
                 session.together()
             begun = rows_of(self._quick_start, found.starts, channel=_CHANNEL, payload=payload)
             recorded = rows_of(f"{self._quick_record} RETURNING 1", found.steps)
-            ended = rows_of(self._quick_end, found.ends)
+            ended = rows_of(self._quick_end, found.ends, channel=_CHANNEL, payload=_ENDED)
 
             def answers() -> list[Any]:
                 found_answers = found.answers(
