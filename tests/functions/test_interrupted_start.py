@@ -23,7 +23,15 @@ from tests.functions.world import Apps
 PATIENCE = 30.0
 SOURCE = Path(detent.__file__).parent
 TRACED = {
-    str(SOURCE / name) for name in ("app/app.py", "app/engine.py", "worker/worker.py", "worker/slots.py")
+    str(SOURCE / name)
+    for name in (
+        "app/app.py",
+        "app/engine.py",
+        "commit/committer.py",
+        "commit/loop_turns.py",
+        "worker/worker.py",
+        "worker/slots.py",
+    )
 }
 called: Counter[str] = Counter()
 
@@ -110,6 +118,33 @@ def test_a_start_that_is_interrupted_anywhere_neither_loses_nor_repeats_its_run(
     assert len(names) > 30
     assert [app.run(name).result(timeout=PATIENCE) for name in names] == names
     assert {name: called[name] for name in names} == dict.fromkeys(names, 1)
+    no_slot_is_lost(app)
+
+
+@pytest.mark.parametrize("definition", [notes, anotes], ids=["sync", "async"])
+def test_a_start_without_an_id_that_is_interrupted_anywhere_is_whole_or_not_there(
+    apps: Apps, definition: Any
+) -> None:
+    """On PostgreSQL, the event loop of the worker commits these starts."""
+    app = apps(definition)
+    called.clear()
+    for _ in range(3):
+        app.start(definition, "before").result(timeout=PATIENCE)  # the loop has its connection from here on
+    for line in itertools.count():
+        with Interrupt(line) as interrupt, suppress(KeyboardInterrupt):
+            app.start(definition, str(line))
+        if not interrupt.struck:
+            break
+    assert line > 30
+    runs = list(app.runs(type=definition, limit=1000))
+    assert all(run.result(timeout=PATIENCE) for run in runs)
+    made = Counter(run.result() for run in runs)
+    assert made == called
+    assert set(made.values()) == {1, 3}
+    no_slot_is_lost(app)
+
+
+def no_slot_is_lost(app: detent.App) -> None:
     own = app.engine.worker
     assert own is not None
     deadline = time.monotonic() + PATIENCE

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from detent.commit.committer import Committer
 from detent.errors import DatabaseUnavailable
-from detent.kernel.operations import Operation, Record
+from detent.kernel.operations import Operation, Record, Start
+from detent.kernel.rows import NewRun
 from detent.stores.batch.apply import Applied
 from detent.stores.driver import Trouble
 
@@ -53,7 +54,7 @@ class FakeStore:
         self.after: Callable[[list[str]], None] = lambda runs: None
 
     def apply(self, operations: Sequence[Operation], **options: object) -> Applied:
-        runs = [cast(Record, op).run_id for op in operations]
+        runs = [run_of(op) for op in operations]
         self.batches.append(runs)
         self.before(runs)
         assert not set(runs) & set(self.committed), "committed twice"
@@ -62,15 +63,24 @@ class FakeStore:
         return Applied([f"{run} is done" for run in runs])
 
     def already_applied(self, operation: Operation) -> Any:
-        run = cast(Record, operation).run_id
+        run = run_of(operation)
         return f"{run} is done" if run in self.committed else None
 
     def explain_conflict(self, operation: Operation) -> Any:
         return None
 
 
+def run_of(operation: Operation) -> str:
+    return operation.runs[0].id if isinstance(operation, Start) else cast(Record, operation).run_id
+
+
 def record(run: str) -> Record:
     return Record(worker="w", run_id=run)
+
+
+def begin(run: str, *, copies: int = 0, **given: Any) -> Start:
+    runs = [NewRun(run, "f", "function", "default", 0, "[]", 1)]
+    return Start(runs=runs * (1 + copies), executions=[], **given)
 
 
 @contextmanager

@@ -281,11 +281,11 @@ def test_a_caller_that_has_left_is_not_made_the_leader(monkeypatch: pytest.Monke
     store = FakeStore()
     wait, taken, left = Entry.wait, threading.Event(), threading.Event()
 
-    def wait_or_leave(entry: Entry) -> None:
+    def wait_or_leave(entry: Entry, seconds: float = -1) -> bool:
         if cast(Record, entry.operation).run_id == "leaves":
             assert taken.wait(PATIENCE)
             raise Interrupted
-        wait(entry)
+        return wait(entry, seconds)
 
     def interrupt(runs: list[str]) -> None:
         if "leads" in runs:

@@ -19,9 +19,20 @@ from detent.commit import committer as committer_module
 from detent.commit import loop_turns
 from detent.commit.committer import Committer
 from detent.commit.entries import Entry
-from detent.kernel.operations import Operation, Record
+from detent.kernel.operations import Operation
 from detent.stores.batch.apply import Applied
-from tests.unit.faulty_committers import PATIENCE, Call, FakeStore, Gone, Interrupted, Refused, record
+from tests.unit.faulty_committers import (
+    PATIENCE,
+    Call,
+    FakeStore,
+    Gone,
+    Interrupted,
+    Refused,
+    record,
+    run_of,
+)
+
+TRACED = (committer_module.__file__, loop_turns.__file__)
 
 
 class Wire:
@@ -35,6 +46,7 @@ class Wire:
         self.is_open = False
         self.sent: list[Batch] = []
         self.answers_at_once = True
+        self.then: Callable[[Batch], None] = lambda batch: None  # called when a batch was sent
         self.refuses: Callable[[list[str]], bool] = lambda runs: False  # such batches cannot be sent
 
     def open(self) -> None:
@@ -49,13 +61,14 @@ class Wire:
         self.is_open = False
 
     def send(self, operations: Sequence[Operation], **options: object) -> Batch | None:
-        runs = [cast(Record, op).run_id for op in operations]
+        runs = [run_of(op) for op in operations]
         if self.refuses(runs):
             return None
         batch = Batch(self, runs)
         self.sent.append(batch)
         if self.answers_at_once:
             batch.land()
+        self.then(batch)
         return batch
 
     def close(self) -> None:
@@ -372,27 +385,36 @@ def test_a_loop_may_be_interrupted_in_any_line_of_its_turn(
     assert line > 1
 
 
-def _interrupt_at(function: str, line: int) -> bool:
-    hit: list[int] = []
-    lines: list[int] = []
-    withs: dict[int, set[int]] = {}
+class Tracing:
+    """Raises Interrupted in the nth line of a function."""
 
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in (committer_module.__file__, loop_turns.__file__):
+    def __init__(self, function: str, line: int) -> None:
+        self.hit: list[int] = []
+        self._function = function
+        self._line = line
+        self._lines: list[int] = []
+        self._withs: dict[int, set[int]] = {}
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in TRACED:
             return None
-        if event == "line" and frame.f_code.co_name == function and not hit:
+        if event == "line" and frame.f_code.co_name == self._function and not self.hit:
             text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            entered = withs.setdefault(id(frame), set())
+            entered = self._withs.setdefault(id(frame), set())
             left = frame.f_lineno in entered  # the interpreter lets nothing come between there
             if text.startswith("with "):
                 entered.add(frame.f_lineno)
             if not left:
-                lines.append(frame.f_lineno)
-                if len(lines) > line:
-                    hit.append(frame.f_lineno)
+                self._lines.append(frame.f_lineno)
+                if len(self._lines) > self._line:
+                    self.hit.append(frame.f_lineno)
                     raise Interrupted
-        return trace
+        return self.trace
 
+
+def _interrupt_at(function: str, line: int) -> bool:
+    tracing = Tracing(function, line)
+    hit = tracing.hit
     loop = asyncio.new_event_loop()
     store = LoopStore()
     wire = store.loop_writer
@@ -406,7 +428,7 @@ def _interrupt_at(function: str, line: int) -> bool:
         await until(lambda: all(entry.done for entry in entries))
 
     while not all(entry.done for entry in entries):
-        sys.settrace(trace)
+        sys.settrace(tracing.trace)
         try:
             loop.run_until_complete(asyncio.wait_for(wait(), PATIENCE))
         except Interrupted:

@@ -342,29 +342,35 @@ class Engine(Control):
         self._tell_followers()
         if self.observer.active and self._services is not None:
             self._reporter.committed(operations, applied, self._services.threads.submit)
-        ends, others = _consequences(operations, applied.answers)
+        ends, starts, others = _consequences(operations, applied.answers)
         ends += applied.decided.ends.items()
         if ends:
             self.waiters.ended(ends)
         for bound, run_id, sequence, state in applied.decided.states:
             bound.remember(run_id, sequence, state)
-        if applied.leased and self.worker is not None:
-            self.worker.deliver([claimed_of(row, run) for row, run in applied.leased])
-        if applied.made_ready and self.worker is not None:
-            self.worker.poke()
+        for start, answer in starts:
+            self._begin_started(start, answer)
         if self.worker is not None:
-            if applied.decided.events:
-                self.worker.projector.poke()
-            if applied.decided.due is not None:
-                self.worker.expect(applied.decided.due)
-            sent_to = {operation.run_id for operation in others if isinstance(operation, Send)}
-            if sent_to:
-                self.worker.tell(dict.fromkeys(sent_to))
-            for operation in others:
-                if isinstance(operation, Start) and (deadline := first_deadline(operation)) is not None:
-                    self.worker.expect_deadline(deadline)
-                if (due := due_of(operation)) is not None:
-                    self.worker.expect(due)
+            self._tell_worker(self.worker, others, applied)
+
+    def _tell_worker(self, worker: Worker, operations: Sequence[Operation], applied: Applied) -> None:
+        """What a commit means for our worker: what it begins, looks for, and waits for."""
+        if applied.leased:
+            worker.deliver([claimed_of(row, run) for row, run in applied.leased])
+        if applied.made_ready:
+            worker.poke()
+        if applied.decided.events:
+            worker.projector.poke()
+        if applied.decided.due is not None:
+            worker.expect(applied.decided.due)
+        sent_to = {operation.run_id for operation in operations if isinstance(operation, Send)}
+        if sent_to:
+            worker.tell(dict.fromkeys(sent_to))
+        for operation in operations:
+            if isinstance(operation, Start) and (deadline := first_deadline(operation)) is not None:
+                worker.expect_deadline(deadline)
+            if (due := due_of(operation)) is not None:
+                worker.expect(due)
 
     def _heard(self, payload: str) -> None:
         """Something happened elsewhere.  An empty payload does not say what."""
@@ -414,30 +420,43 @@ class Engine(Control):
         return with_attributes(start, options.attributes) if options.attributes else start
 
     def started(self, start: Start, answers: list[Started] | None) -> list[RunRow]:
-        """After the commit (or, without answers, instead of it): begin what is leased to us."""
-        created = {answer.id for answer in answers or () if answer.created}
-        if start.chosen:
-            self.waiters.begun(created)
+        """The runs, after the commit; without answers, it is unknown whether they were committed."""
         leased = [row for row in start.executions if row.state == ExecutionState.EXECUTING]
-        mine = [row for row in leased if row.run_id in created]
-        local = self.services.local
-        if local is not None:
-            for run_id in created & start.compiled.keys():
-                self.services.run_graphs.keep(run_id, start.compiled[run_id])
-            local.give_back(tokens_of(leased) - tokens_of(mine))
-            if answers is None:  # unknown whether it was committed, where the database was lost
-                local.unconfirmed(tokens_of(leased))
-            runs = {run.id: run for run in start.runs}
-            local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
         if answers is None:
+            local = self.services.local
+            if local is not None:
+                local.unconfirmed(tokens_of(leased))
             return []
-        performing = {row.run_id for row in mine}
+        created = {answer.id for answer in answers if answer.created}
+        performing = {row.run_id for row in leased}
         return [
             fresh_row(run, run.id in performing, start.ends.get(run.id))
             if run.id in created
             else self.store.run(run.id)
             for run in start.runs
         ]
+
+    def _begin_started(self, start: Start, answers: list[Started]) -> None:
+        """Begin what is leased to us of runs that were just committed.
+
+        In the thread that has committed them: for a caller in another thread, that saves a switch of
+        threads before the code begins, and it begins also if the caller is interrupted.
+        """
+        created = {answer.id for answer in answers if answer.created}
+        if start.chosen:
+            self.waiters.begun(created)
+        local = self._services.local if self._services is not None else None
+        if local is None:
+            return
+        for run_id in created & start.compiled.keys():
+            self.services.run_graphs.keep(run_id, start.compiled[run_id])
+        leased = [row for row in start.executions if row.state == ExecutionState.EXECUTING]
+        mine = [row for row in leased if row.run_id in created]
+        if len(mine) < len(leased):
+            local.give_back(tokens_of(leased) - tokens_of(mine))
+        if mine:
+            runs = {run.id: run for run in start.runs}
+            local.deliver([claimed_of(row, runs[row.run_id]) for row in mine])
 
     def begun(self, start: Start, *, new: bool) -> None:
         """Runs were written by a verb of their own: report new ones, and expect what is due later."""
@@ -558,9 +577,10 @@ class Engine(Control):
 
 def _consequences(
     operations: Sequence[Operation], answers: Sequence[Any]
-) -> tuple[list[tuple[str, RunEnd]], list[Operation]]:
-    """The runs that ended with a commit, and the operations that a worker may have to hear of."""
+) -> tuple[list[tuple[str, RunEnd]], list[tuple[Start, list[Started]]], list[Operation]]:
+    """The runs that ended with a commit, the starts, and the operations that concern a worker."""
     ends: list[tuple[str, RunEnd]] = []
+    starts: list[tuple[Start, list[Started]]] = []
     others: list[Operation] = []
     for operation, answer in zip(operations, answers, strict=True):
         if type(operation) is Record:  # most of a batch, and nothing follows from it
@@ -574,5 +594,7 @@ def _consequences(
             if type(answer) is Decided and answer.ended is not None:
                 ends.append((operation.run_id, answer.ended))
             continue
+        elif type(operation) is Start and isinstance(answer, list):
+            starts.append((operation, answer))
         others.append(operation)
-    return ends, others
+    return ends, starts, others

@@ -8,8 +8,8 @@ only after its commit.
 One thread at a time leads: it takes what is queued, commits it, answers it and hands on.
 A sync caller leads by itself if no other does: a hop to another thread would cost as
 much as the commit.  The main thread never leads, because a signal handler may raise in any
-line of it; the committer's own thread leads for it.  Any other leader that is interrupted by
-an exception hands on, and its batch is looked up first.
+line of it; the committer's own thread leads for it, or an event loop.  Any other leader that is
+interrupted by an exception hands on, and its batch is looked up first.
 
 For asyncio callers their event loop leads, where the database can take a batch without making the
 loop wait (loop_turns.py); else the committer's thread.  How a batch is committed: batch_attempts.py.
@@ -38,6 +38,7 @@ from .loop_turns import LOOK, Flying, LoopTurns
 log = logging.getLogger("detent")
 LARGEST_BATCH = 1000
 LARGEST_BYTES = 4 * 1024 * 1024
+LOOP_WAIT = 0.005  # seconds after which a caller in the main thread does not wait for the loop alone
 MOST_INTERRUPTIONS = 3  # of leaders, before an operation fails; the committer's thread is not interrupted
 _SERVER = Entry(Operation(), None)  # stands for the committer's thread until that has taken over
 _LOOP = Entry(Operation(), None)  # stands for an event loop that leads (loop_turns.py)
@@ -64,12 +65,13 @@ class Committer(BatchAttempts):
         entry = Entry(operation, None if forever else time.monotonic() + self.patience)
         entry.may_lead = threading.current_thread() is not threading.main_thread()
         try:
-            self._join(entry)
+            wait = self._join(entry)
             while not entry.done:
                 if self._leading is entry:
                     self._lead(entry)  # perhaps for others: our own turn may come in a later batch
-                else:
-                    entry.wait()
+                elif not entry.wait(wait):
+                    wait = -1
+                    self._handed_over.release()  # the loop that leads is busy: the thread takes over
         except BaseException as error:
             self._leave_surely(entry, error)
             raise
@@ -138,20 +140,40 @@ class Committer(BatchAttempts):
 
     # Who leads
 
-    def _join(self, entry: Entry) -> None:
-        """Queue it; if there is no leader, its caller leads, or the committer's thread."""
+    def _join(self, entry: Entry) -> float:
+        """Queue it; if there is no leader, its caller leads, an event loop, or the committer's thread.
+
+        Returns for how many seconds the caller waits before it calls the thread to take over from the
+        loop; -1: it does not call.
+        """
         with self._mutex:
             entry.prepare_to_wait()
             self._queue.append(entry)
+            turns = self._turns_for(entry)
             if self._leading is not None:
-                if self._leading is _LOOP:  # it may be blocked, perhaps by this very caller
-                    self._handed_over.release()
-                return
-            if entry.may_lead or self._closing.is_set() or not self._start_thread():
+                if self._leading is not _LOOP:
+                    return -1
+            elif entry.may_lead or self._closing.is_set() or not self._start_thread():
                 self._leading = entry
-                return
-            self._leading = _SERVER
-        self._handed_over.release()
+                return -1
+            else:
+                self._leading = _SERVER if turns is None else _LOOP
+        if turns is not None:
+            turns.schedule()
+            return LOOP_WAIT
+        self._handed_over.release()  # a loop that leads may be blocked, perhaps by this very caller
+        return -1
+
+    def _turns_for(self, entry: Entry) -> LoopTurns | None:
+        """The loop that commits it for a caller in the main thread.
+
+        What a worker executes begins on the loop.  So a start needs one switch of threads less than if the
+        committer's thread commits it.
+        """
+        turns = self._turns
+        if turns is None or entry.may_lead or not turns.usable or turns.here() or not entry.fits_a_turn:
+            return None
+        return turns
 
     def _post(self, entry: Entry) -> None:
         leads, turns = None, self._turns

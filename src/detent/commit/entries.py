@@ -12,7 +12,10 @@ import msgspec
 from ..kernel.decide import Decide, Decided, Enqueue
 from ..kernel.operations import Operation, Record, Settle, Settled, Start, Verdict
 from ..kernel.rows import NewExecution
+from ..stores.batch.fast_paths import is_plain_start
 from ..stores.batch.graphs import MustGoAlone, without_repeats
+
+FEW_RUNS = 10  # that an event loop starts for another thread: thousands would hold up its tasks
 
 
 class Entry(msgspec.Struct, eq=False):
@@ -67,9 +70,10 @@ class Entry(msgspec.Struct, eq=False):
         self.signal = threading.Lock()
         self.signal.acquire()
 
-    def wait(self) -> None:
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait until it is woken, or for so long; whether it was woken."""
         assert self.signal is not None
-        self.signal.acquire()
+        return self.signal.acquire(timeout=seconds)
 
     def wake(self) -> None:
         """Let the waiting thread look again; once too often does no harm."""
@@ -78,6 +82,12 @@ class Entry(msgspec.Struct, eq=False):
                 self.signal.release()
             except RuntimeError:  # another thread has just done so
                 return
+
+    @property
+    def fits_a_turn(self) -> bool:
+        """Whether an event loop can probably send it (fast_paths.py), without holding up its tasks."""
+        operation = self.operation
+        return type(operation) is Start and len(operation.runs) <= FEW_RUNS and is_plain_start(operation)
 
     @property
     def waits(self) -> bool:
