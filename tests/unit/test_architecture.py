@@ -16,7 +16,7 @@ from pathlib import Path
 # in one string are neighbours that may import each other; two strings in a layer stand apart and may not.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("serialization", "clock", "durations", "process_forks", "keywords", "ids", "events observe"),
+    ("serialization", "clock", "digests", "durations", "process_forks", "keywords", "ids", "events observe"),
     ("arguments",),
     ("kernel",),
     ("definitions", "stores"),

@@ -105,6 +105,11 @@ def test_an_async_app_that_is_not_used_loads_neither_its_database_nor_workers() 
     assert not loaded & (ENGINE - {"ssl"})  # which asyncio loads
 
 
+def test_a_program_that_defines_an_app_loads_modules_of_python_only_when_it_needs_them() -> None:
+    """Each of these takes milliseconds: hashlib loads OpenSSL, pathlib loads urllib.parse and ipaddress."""
+    assert not loaded_by("detent.App, detent.step, detent.workflow") & {"hashlib", "pathlib", "urllib.parse"}
+
+
 def test_the_help_of_the_command_line_loads_no_command() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "detent", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import hashlib
 import inspect
 import textwrap
 import typing
@@ -19,6 +18,7 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from ..arguments import check_flag
+from ..digests import sha256
 from ..errors import DefinitionError, InvalidOption
 from ..kernel.graph import Graph, Node, class_graph, find_cycle, name_problem
 from ..kernel.policies import ExceptionPolicy
@@ -421,7 +421,7 @@ def _fingerprint(function: Any) -> str:
     else:  # a lambda, or code without source
         code = function.__code__
         content = code.co_code + repr((code.co_names, code.co_consts)).encode()
-    return hashlib.sha256(content).hexdigest()[:16]
+    return sha256(content).hexdigest()[:16]
 
 
 def _check(cls: Any, node: Declared) -> None:

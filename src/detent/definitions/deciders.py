@@ -8,7 +8,6 @@ store folds the events and asks for decisions under the instance's lock
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import sys
 import types
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from ..digests import sha256
 from ..errors import DefinitionError, InvalidDecision, InvalidInput, PermanentError, ReservedException
 from ..errors.deciders import RESERVED
 from ..kernel.policies import Retry
@@ -505,7 +505,7 @@ def _fingerprint(cls: type[Decider[Any, Any, Any, Any]], state: Any) -> str:
         shape = repr(msgspec.json.schema(state))
     except (TypeError, NotImplementedError):  # no shape that msgspec knows, such as a pydantic model's
         shape = getattr(state, "__qualname__", repr(state))
-    digest = hashlib.sha256(shape.encode())
+    digest = sha256(shape.encode())
     for part in _code(getattr(cls.evolve, "__code__", None)):
         digest.update(part)
     return f"{cls.snapshot_version}.{digest.hexdigest()[:16]}"

@@ -6,7 +6,6 @@ name and looked up in the app; they are never imported.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, Unpack
 
 from ..clock import span_micros
+from ..digests import sha256
 from ..errors import DefinitionError, InvalidOption
 from ..kernel import graph as kernel
 from ..kernel.expressions import Expression, outputs_in, recorded
@@ -321,7 +321,7 @@ class Graph:
 
     def _new_id(self, name: str) -> str:
         """Short, and the same for the same graph again: so a repeated start is recognised as one."""
-        digest = hashlib.sha256(f"{self.name}\n{name}".encode()).hexdigest()
+        digest = sha256(f"{self.name}\n{name}".encode()).hexdigest()
         length = 8
         while f"n_{digest[:length]}" in self._nodes:
             length += 1

@@ -21,7 +21,6 @@ something.  The others are inline: evaluated while the nodes before them settle.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -32,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from ..digests import sha256
 from ..errors import ExpressionError, GraphInvalid, GraphTampered
 from ..serialization.decoders import decode
 from .expressions import errors_in, outputs_in
@@ -296,7 +296,7 @@ def json_text(value: Any) -> str:
 
 
 def signature_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text.encode()).hexdigest()
 
 
 def thaw(text: str, signature: str | None, what: str) -> Graph:

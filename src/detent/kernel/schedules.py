@@ -20,7 +20,6 @@ Nothing here reads a clock.  Times are microseconds since 1970.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..clock import from_micros, to_micros
+from ..digests import sha256
 from ..serialization.decoders import decode
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def due_at(name: str, timing: Timing, nominal: int) -> int:
     """When a firing is due: its nominal time and its jitter, the same on every worker."""
     if not timing.jitter:
         return nominal
-    digest = hashlib.sha256(f"{name}@{nominal}".encode()).digest()
+    digest = sha256(f"{name}@{nominal}".encode()).digest()
     return nominal + int.from_bytes(digest[:8]) * timing.jitter // 2**64
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
@@ -65,7 +64,7 @@ class NoForm(TypeError):
 
 def encode_unknown(value: Any) -> Any:
     """What msgspec encodes in place of a value of a class that it does not know."""
-    if isinstance(value, PurePath):
+    if _is_path(type(value)):
         return str(value)
     if isinstance(value, str):  # a subclass, as below: msgspec takes exact types
         return str.__str__(value)
@@ -94,14 +93,20 @@ def decode_unknown(type: Any, value: Any) -> Any:
     if isinstance(type, _Class):
         if isinstance(value, type):
             return value
-        if issubclass(type, PurePath | str) and isinstance(value, str):
+        is_text = _is_path(type) or issubclass(type, str)
+        if is_text and isinstance(value, str):
             return type(value)
         if issubclass(type, int | float) and isinstance(value, int | float) and not isinstance(value, bool):
             return type(value)
-        expected = "str" if issubclass(type, PurePath | str) else "number"
-        if issubclass(type, PurePath | str | int | float):
+        expected = "str" if is_text else "number"
+        if is_text or issubclass(type, int | float):
             raise msgspec.ValidationError(f"Expected `{expected}`, got `{_Class(value).__name__}`")
     raise NotImplementedError(f"{getattr(type, '__qualname__', type)} is not supported")
+
+
+def _is_path(cls: type) -> bool:
+    """Whether it is a class of pathlib.  As long as nobody has imported that, there is none."""
+    return issubclass(cls, getattr(sys.modules.get("pathlib"), "PurePath", ()))
 
 
 def _has_aliases(model: Any) -> bool:
@@ -299,7 +304,7 @@ def _is_special(type: Any) -> bool:
         return any(one.name.startswith("_") for one in getattr(cls, "__attrs_attrs__", ()))
     if cls in _SCALARS or cls is tuple or hasattr(cls, "model_validate"):
         return False
-    if issubclass(cls, PurePath | str | int | float):
+    if _is_path(cls) or issubclass(cls, str | int | float):
         return False
     raise NoForm(f"{name_of(type)} cannot be represented as JSON")
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..arguments import refuse
 from ..errors import InvalidAddress, MissingDriver, UnknownScheme
@@ -61,6 +60,8 @@ def is_sqlite(url: str) -> bool:
 
 
 def sqlite_path(url: str) -> str:
+    from urllib.parse import unquote, urlsplit  # (not loaded by `import detent`: test_front_door.py)
+
     parts = urlsplit(url)
     if parts.netloc:
         # Without this, the file name would be taken for a host, and the database would be in memory.
@@ -137,6 +138,8 @@ def shown(address: str) -> str:
 
 def mysql_address(url: str) -> dict[str, Any]:
     """The arguments of a connection of PyMySQL, from a URL."""
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
     try:
         parts = urlsplit(url)
         port = parts.port
