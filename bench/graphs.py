@@ -8,7 +8,7 @@ import detent
 from detent.definitions.graphs import NodeRef
 
 from . import workflows
-from .peers.protocol import CONCURRENCY, WIDTH, Figure, Window, from_window, window
+from .peers.protocol import CONCURRENCY, TITLES, WIDTH, Figure, Window, from_window, window
 
 
 def fan_out(name: str, width: int) -> detent.Graph:
@@ -74,7 +74,7 @@ def graph_huge(kind: str, url: str) -> list[Figure]:
     graph = layered(200, 500)
     before = _memory()
     seen = _run(url, graph)
-    shape = "graph: 100,000 nodes"
+    shape = TITLES["graph-huge"][0]
     return [_nodes(shape, 100_000, seen), Figure(shape, (_memory() - before) / 1024, "MiB", "lower")]
 
 

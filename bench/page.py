@@ -76,6 +76,8 @@ def _head(document: dict[str, Any]) -> str:
             f"Measured {document['at'][:10]} on {machine['cores']} cores ({processor}), {machine['system']},"
             f" Python {machine['python']}; {_repeats(document['repeats'])}.",
             "",
+            *(f"- {sentence}" for sentence in more_repeats(document["repeats"])),
+            "",
             "## Where other systems are better",
             "",
             *_list(behind(rows), "No peer was better in any shape that was measured here."),
@@ -96,11 +98,25 @@ def _head(document: dict[str, Any]) -> str:
     )
 
 
-def _repeats(repeats: dict[str, int]) -> str:
-    """How often each shape was measured, with all of its systems."""
-    usual = min(repeats.values())
-    more = [f"{shape} ({number})" for shape, number in repeats.items() if number != usual]
-    return f"best of {usual}" + (f", with more repeats of these: {'; '.join(more)}" if more else "")
+def _repeats(repeats: dict[str, dict[str, int]]) -> str:
+    """How often each system was measured in each shape."""
+    more = ", or of more where the list below says so" if more_repeats(repeats) else ""
+    return f"best of {_usual(repeats)}{more}"
+
+
+def _usual(repeats: dict[str, dict[str, int]]) -> int:
+    return min(times for systems in repeats.values() for times in systems.values())
+
+
+def more_repeats(repeats: dict[str, dict[str, int]]) -> list[str]:
+    """The shapes that some systems were measured in more often than usual."""
+    shapes: dict[tuple[str, int], list[str]] = {}
+    for shape, systems in repeats.items():
+        peers = {name: times for name, times in systems.items() if not name.startswith("limit:")}
+        for times in sorted({*peers.values()} - {_usual(repeats)}):
+            names = ", ".join(sorted(name for name in peers if peers[name] == times))
+            shapes.setdefault((names, times), []).append(shape)
+    return [f"best of {times} for {names}: {'; '.join(found)}" for (names, times), found in shapes.items()]
 
 
 def _list(sentences: list[str], otherwise: str) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,18 +65,30 @@ class Results:
 
 
 def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several runs of the benchmark as one: the first, with what a later one has measured better."""
-    first, *others = documents
-    rows = {_key(row): row for row in first["rows"]}
-    repeats = dict.fromkeys((row["shape"] for row in first["rows"]), first["settings"]["repeat"])
-    for document in others:
+    """Several runs of the benchmark as one: the first, with what a later one has measured better.
+
+    `repeats` says for each shape how often each system was measured, on the database where it was least.
+    """
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    times: Counter[tuple[Any, ...]] = Counter()
+    for document in documents:
         for row in document["rows"]:
             known = rows.get(_key(row))
             if known is None or _is_better_row(row, known):
                 rows[_key(row)] = row
-        for shape in {row["shape"] for row in document["rows"]}:
-            repeats[shape] = repeats.get(shape, 0) + document["settings"]["repeat"]
-    return first | {"rows": list(rows.values()), "repeats": repeats}
+        for key in {_key(row)[:3] for row in document["rows"] if _is_figure(row)}:
+            times[key] += document["settings"]["repeat"]
+    repeats: dict[str, dict[str, int]] = {}
+    for row in filter(_is_figure, rows.values()):
+        systems = repeats.setdefault(row["shape"], {})
+        systems[row["system"]] = min(times[_key(row)[:3]], systems.get(row["system"], sys.maxsize))
+    measured = {_key(row)[:3] for row in rows.values() if _is_figure(row)}
+    kept = [row for row in rows.values() if _is_figure(row) or _key(row)[:3] not in measured]
+    return documents[0] | {"rows": kept, "repeats": repeats}
+
+
+def _is_figure(row: dict[str, Any]) -> bool:
+    return row["value"] is not None
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

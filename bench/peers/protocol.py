@@ -51,6 +51,7 @@ TITLES: dict[str, tuple[str, str, str]] = {
     "idle-cpu": ("idle worker, CPU", "%", "lower"),
     "idle-queries": ("idle worker, queries", "1/s", "lower"),
     "import": ("import", "ms", "lower"),
+    "graph-huge": ("graph: 100,000 nodes", "nodes/s", "higher"),
 }
 
 

@@ -108,7 +108,23 @@ def test_shapes_that_were_measured_again_show_the_best_of_all() -> None:
     again = {"rows": [row("detent", 30.0), row("quick", 15.0)], "settings": {"repeat": 2}}
     found = merged([first, again])
     assert [(each["system"], each["value"]) for each in found["rows"]] == [("detent", 30.0), ("quick", 20.0)]
-    assert found["repeats"] == {row("detent", 1.0)["shape"]: 3}
+    assert found["repeats"] == {row("detent", 1.0)["shape"]: {"detent": 3, "quick": 3}}
+
+
+def test_a_system_that_was_not_measured_again_does_not_count_as_repeated() -> None:
+    first = {"rows": [row("detent", 10.0), row("quick", 20.0)], "settings": {"repeat": 1}}
+    again = {"rows": [row("detent", 30.0)], "settings": {"repeat": 2}}
+    found = merged([first, again])
+    shape = row("detent", 1.0)["shape"]
+    assert found["repeats"] == {shape: {"detent": 3, "quick": 1}}
+    assert page.more_repeats(found["repeats"]) == [f"best of 3 for detent: {shape}"]
+
+
+def test_a_failure_disappears_when_another_run_has_the_figure() -> None:
+    failed = {"rows": [row("detent", None, unit=None, reason="too slow")], "settings": {"repeat": 1}}
+    again = {"rows": [row("detent", 30.0)], "settings": {"repeat": 1}}
+    for documents in ([failed, again], [again, failed]):
+        assert [each["value"] for each in merged(documents)["rows"]] == [30.0]
 
 
 def test_a_limit_is_no_peer_that_detent_is_behind() -> None:
