@@ -278,15 +278,17 @@ def _measured(watching: Any, executions: int, taken: Rounds, fresh: Rounds) -> S
 
 
 def grown(slices: list[Slice]) -> list[str]:
-    """What is not flat: the last quarter against the first, the very first slice left out as it warms up."""
-    rest = slices[1:]
-    quarter = len(rest) // 4
-    if not quarter:
-        return []
+    """What is not flat: the last quarter against the first, the very first slice left out as it warms up.
+
+    A slice without a figure does not count: without an empty claim, for instance, there is no time of one.
+    """
 
     def growth(figure: Callable[[Slice], float]) -> float:
-        first, last = (statistics.median(map(figure, part)) for part in (rest[:quarter], rest[-quarter:]))
-        return last / first if first > 0 else 1.0
+        figures = [value for value in map(figure, slices[1:]) if value > 0]
+        quarter = len(figures) // 4
+        if not quarter:
+            return 1.0
+        return statistics.median(figures[-quarter:]) / statistics.median(figures[:quarter])
 
     found = [
         f"{what} has grown {by:.1f} times"

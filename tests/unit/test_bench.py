@@ -1,6 +1,7 @@
 """The benchmarks' own logic: what counts as better, what is written, what the page admits."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,16 @@ def test_a_soak_on_a_machine_that_gets_slower_is_flat() -> None:
     assert soak.grown(slowing) == []
 
 
-def _slice(number: int, claim: float, fresh: float = 80.0) -> soak.Slice:
+def test_a_soak_without_empty_claims_at_first_still_says_that_they_have_grown() -> None:
+    def slices(empty: Callable[[int], float]) -> list[soak.Slice]:
+        return [_slice(number, claim=100.0, empty=empty(number)) for number in range(1, 21)]
+
+    assert soak.grown(slices(lambda number: 0.0 if number < 10 else 8.0)) == []
+    (sentence,) = soak.grown(slices(lambda number: 0.0 if number < 10 else 8.0 * number**2))
+    assert "a claim on an empty queue has grown" in sentence
+
+
+def _slice(number: int, claim: float, fresh: float = 80.0, empty: float = 0.1) -> soak.Slice:
     return soak.Slice(
         executions=number * 1000,
         per_second=1000.0,
@@ -163,7 +173,7 @@ def _slice(number: int, claim: float, fresh: float = 80.0) -> soak.Slice:
         claim_ms_p50=1.0,
         claim_ms_p99=2.0,
         claim_us_per_execution=claim,
-        empty_claim_ms=0.1,
+        empty_claim_ms=empty,
         look_ms=0.1,
         look_pages=10,
         look_share=0.0,
